@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
-from typer import Context, Option, Typer
+from typer import Context, Exit, Option, Typer
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.lazy_commands import import_bus
+from command_bus.cli.terminal import ExitCode, echo
 
 Url = Annotated[
     str | None,
@@ -79,23 +80,61 @@ def command_group(summary: str) -> Typer:
     return Typer(callback=accept_target_options, add_completion=False, rich_markup_mode=None, no_args_is_help=True, help=summary)
 
 
-def with_target(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a target to a command, and pass them as its argument `target`."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a command that has `--json`.
+
+    Attributes:
+        data: What `--json` prints.
+        text: What is printed for people: a line or table, or several, which are made only then.
+        done: Whether the exit code is 0; else it is 1.
+    """
+
+    data: Any
+    text: str | Iterable[str]
+    done: bool = True
+
+    def show(self, *, as_json: bool) -> None:
+        """Show the answer.
+
+        Raises:
+            typer.Exit: It was not done.
+        """
+        from command_bus.cli.output import to_json
+
+        text = to_json(self.data) if as_json else self.text
+        for line in (text,) if isinstance(text, str) else text:
+            echo(line)
+        if not self.done:
+            raise Exit(ExitCode.FAILED)
+
+
+def outcome(name: str, result: str, *, done: bool = True) -> Answer:
+    """Answer with the result of a change to one thing."""
+    return Answer({"name": name, "result": result}, f"{name}: {result}", done)
+
+
+def with_target(command: Callable[..., Answer | None]) -> Callable[..., None]:
+    """Add the options of a target to a command, and pass them as its argument `target`. One that returns an `Answer` has `--json`, too."""
     signature = inspect.signature(command, eval_str=True)
     options = inspect.signature(accept_target_options, eval_str=True).parameters
     own = [each for each in signature.parameters.values() if each.name != "target"]
+    if signature.return_annotation is Answer:
+        own.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json))
     parameters = [options["context"], *own, *(options[name] for name in ("url", "namespace", "app"))]
 
     def run(context: Context, **given: Any) -> None:
         target = Target.from_context(context)
         if target.app is None:
             import_bus()
-        command(target=target, **{name: value for name, value in given.items() if name in signature.parameters})
+        answer = command(target=target, **{name: value for name, value in given.items() if name in signature.parameters})
+        if answer is not None:
+            answer.show(as_json=given["as_json"])
 
     return _described_as(run, command, signature.replace(parameters=parameters))
 
 
-def with_options(argument: str, make: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(argument: str, make: Callable[..., Any]) -> Callable[[Callable[..., Answer | None]], Callable[..., Any]]:
     """Return a decorator that adds the options of a function to a command, and passes what the function returns as one argument.
 
     Args:
@@ -104,15 +143,15 @@ def with_options(argument: str, make: Callable[..., Any]) -> Callable[[Callable[
     """
     options = inspect.signature(make, eval_str=True).parameters
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Answer | None]) -> Callable[..., Any]:
         signature = inspect.signature(command, eval_str=True)
         parameters = [
             found for each in signature.parameters.values() for found in (options.values() if each.name == argument else (each,))
         ]
 
-        def run(*words: Any, **given: Any) -> None:
+        def run(*words: Any, **given: Any) -> Answer | None:
             made = make(**{name: given.pop(name) for name in options})
-            command(*words, **{argument: made}, **given)
+            return command(*words, **{argument: made}, **given)
 
         return _described_as(run, command, signature.replace(parameters=parameters))
 
@@ -124,7 +163,7 @@ def entity_type_named(word: str) -> str | None:
     return None if word == "~" else word
 
 
-def _described_as(run: Callable[..., None], command: Callable[..., None], signature: inspect.Signature) -> Callable[..., None]:
+def _described_as(run: Callable[..., Any], command: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
     """Give a function the name and help of a command, and a signature, which typer reads."""
     run.__doc__ = command.__doc__
     run.__name__ = command.__name__

@@ -12,13 +12,14 @@ import sys
 import textwrap
 import time
 import unicodedata
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import typer
 
 from command_bus.admin.json_data import to_jsonable, utc_time
+from command_bus.cli.options import Answer
 from command_bus.cli.terminal import SafeText, echo, escape, escape_json, format_value
 
 _WIDE = 140  # columns where the width is unknown, as in a pipe
@@ -161,17 +162,28 @@ def to_json(value: Any, *, indent: int | None = 2) -> SafeText:
 T = TypeVar("T")
 
 
-def print_listing(
-    key: str,
-    found: Sequence[T],
-    limit: int,
-    columns: Sequence[str],
-    row: Callable[[T], Sequence[Any]],
-    *,
-    as_json: bool,
-    empty: str | None = None,
-) -> None:
-    """Print the first of what was found, and how many there are.
+def split(done: dict[str, bool], yes: str, no: str, why: str) -> Answer:
+    """Answer with what a change did to each of several, in two lists of JSON.
+
+    Args:
+        done: Whether it was changed, by name.
+        yes: The word for those that were.
+        no: The key of the others in JSON.
+        why: Stands for people behind each of the others.
+    """
+    data = {key: [name for name, changed in done.items() if changed is wanted] for key, wanted in ((yes, True), (no, False))}
+    return Answer(data, (f"{name}: {yes if changed else why}" for name, changed in done.items()), all(done.values()))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """Yield a table, as `format_table` makes it: only if it is printed."""
+    yield format_table(columns, rows)
+
+
+def listing(
+    key: str, found: Sequence[T], limit: int, columns: Sequence[str], row: Callable[[T], Sequence[Any]], empty: str | None = None
+) -> Answer:
+    """Answer with the first of what was found, and how many there are.
 
     Args:
         key: The key of the list in JSON.
@@ -179,17 +191,13 @@ def print_listing(
         limit: How many are printed.
         columns: Heads of the table, as `format_table` takes them.
         row: Returns the cells of one.
-        as_json: Whether JSON is printed.
         empty: Stands instead of a table without rows.
     """
     shown = found[:limit]
-    if as_json:
-        echo(to_json({key: shown, "count": len(found)}))
-        return
-    if not found and empty is not None:
-        echo(empty)
-        return
 
-    echo(format_table(columns, map(row, shown)))
-    if len(found) > limit:
-        echo(f"the first {limit:,} of {len(found):,}")
+    def text() -> Iterator[str]:
+        yield empty if empty and not found else format_table(columns, map(row, shown))
+        if len(found) > limit:
+            yield f"the first {limit:,} of {len(found):,}"
+
+    return Answer({key: shown, "count": len(found)}, text())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from typer import Exit
-
 from command_bus.cli.connection import on_bus
-from command_bus.cli.options import Json, Limit, Target, with_target
-from command_bus.cli.output import format_table, to_json
-from command_bus.cli.terminal import echo
+from command_bus.cli.options import Answer, Limit, Target, with_target
+from command_bus.cli.output import format_table
 
 if TYPE_CHECKING:
     from command_bus.admin.audit import AuditEntry
@@ -19,7 +17,7 @@ _PAGE = 500
 
 
 @with_target
-def audit(*, limit: Limit = 50, target: Target, as_json: Json = False) -> None:
+def audit(*, limit: Limit = 50, target: Target) -> Answer:
     """Show what operators did in the dashboard, the last first: who, what, why, and what came of it.
 
     About ten thousand entries are kept. What is done on the command line is not among them.
@@ -28,15 +26,14 @@ def audit(*, limit: Limit = 50, target: Target, as_json: Json = False) -> None:
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301
     acts, complete = on_bus(target, lambda bus: _read(bus, limit))
-    if as_json:
-        echo(to_json({"acts": acts, "complete": complete}))
-        return
-    if not acts:
-        echo("nothing was done yet")
-        raise Exit
-    echo(format_table(["at", "who", "act", "to what", "why", "outcome"], map(_row, acts)))
-    if not complete:
-        echo(f"the last {len(acts):,}; there are more")
+
+    def text() -> Iterator[str]:
+        heads = ["at", "who", "act", "to what", "why", "outcome"]
+        yield format_table(heads, map(_row, acts)) if acts else "nothing was done yet"
+        if not complete:
+            yield f"the last {len(acts):,}; there are more"
+
+    return Answer({"acts": acts, "complete": complete}, text())
 
 
 async def _read(bus: CommandBus, limit: int) -> tuple[list[AuditEntry], bool]:

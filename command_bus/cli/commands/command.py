@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Exit, Option
+from typer import Argument, Option
 
 from command_bus.cli.commands.entity_view import suspension_lines
 from command_bus.cli.connection import on_bus
-from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age, to_json
-from command_bus.cli.terminal import ExitCode, echo, usage_error
+from command_bus.cli.options import Answer, Target, with_target
+from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age
+from command_bus.cli.terminal import usage_error
 
 if TYPE_CHECKING:
     from command_bus.admin.command_status import CommandStatus
@@ -22,7 +22,7 @@ CommandId = Annotated[str, Argument(metavar="ID", help="The command's id.")]
 
 
 @with_target
-def command(command_id: CommandId, *, target: Target, as_json: Json = False) -> None:
+def command(command_id: CommandId, *, target: Target) -> Answer:
     """Show one command: where it is, how far it is, its log, and the steps of a durable one.
 
     Known are commands that were dispatched with an id or with keep_result, called, or durable.
@@ -35,19 +35,21 @@ def command(command_id: CommandId, *, target: Target, as_json: Json = False) -> 
         return await bus.commands.status(command_id), await bus.commands.record(command_id)
 
     status, record = on_bus(target, read)
-    if as_json:
-        echo(to_json({"status": status, "progress": record.progress, "log": record.log, "steps": record.steps}))
-        return
-    echo(format_fields([*_status_lines(status), *_progress_lines(record)]))
+    data = {"status": status, "progress": record.progress, "log": record.log, "steps": record.steps}
+    return Answer(data, _lines(status, record))
+
+
+def _lines(status: CommandStatus, record: CommandRecord) -> Iterator[str]:
+    yield format_fields([*_status_lines(status), *_progress_lines(record)])
     if record.steps:
+        yield ""
         steps = [(each.kind, each.name, _state_of(each), each.command_id, each.entity) for each in record.steps]
-        echo()
-        echo(format_table(["stored", "name", "state", "command id", "entity"], steps))
+        yield format_table(["stored", "name", "state", "command id", "entity"], steps)
     if record.log:
-        echo()
+        yield ""
         facts = [" ".join(f"{name}={value}" for name, value in each.facts.items()) for each in record.log]
         rows = [(format_time(each.at_ms), each.text, told) for each, told in zip(record.log, facts, strict=True)]
-        echo(format_table(["log", "text", "facts"], rows))
+        yield format_table(["log", "text", "facts"], rows)
 
 
 @with_target
@@ -58,8 +60,7 @@ def signal(
     *,
     signal_id: Annotated[str | None, Option("--id", help="An id under which the signal is taken once.")] = None,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Bring a signal to a durable command. It is kept until the command's handler asks for it.
 
     \b
@@ -72,11 +73,8 @@ def signal(
     except ValueError as error:
         raise usage_error(f"the value is no JSON: {error}. Quote a text: '\"yes\"'") from None
     taken = on_bus(target, lambda bus: bus.commands.signal(command_id, name, data, signal_id=signal_id))
-    if as_json:
-        echo(to_json({"command_id": command_id, "signal": name, "taken": taken}))
-    else:
-        echo(f"{command_id}: {f'signal {name} taken' if taken else f'a signal with the id {signal_id} was taken before'}")
-    raise Exit(ExitCode.DONE)
+    text = f"{command_id}: {f'signal {name} taken' if taken else f'a signal with the id {signal_id} was taken before'}"
+    return Answer({"command_id": command_id, "signal": name, "taken": taken}, text)
 
 
 def _status_lines(status: CommandStatus) -> Iterator[tuple[str, Any]]:

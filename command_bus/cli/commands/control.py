@@ -10,8 +10,8 @@ from typer import Argument, Exit, Option
 from command_bus.cli import PROGRAM
 from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import on_bus, open_bus, run_command
-from command_bus.cli.options import DryRun, Json, PauseFor, PauseUntil, Target, Yes, entity_type_named, with_target
-from command_bus.cli.output import pluralize, to_json
+from command_bus.cli.options import Answer, DryRun, PauseFor, PauseUntil, Target, Yes, entity_type_named, with_target
+from command_bus.cli.output import pluralize, split
 from command_bus.cli.terminal import ExitCode, confirm_or_exit, echo, print_error, undo_hint, usage_error, warn_if_unknown
 from command_bus.cli.times import parse_end
 
@@ -131,8 +131,7 @@ def cancel(
         float, Option("--wait", min=0.1, max=3600.0, help="With --running: seconds to wait for the end of a handler.")
     ] = 10.0,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Remove commands that have not started; with --running end those that have. Callers that wait for their reply get an error.
 
     What a handler has done until then stays done; a durable command is compensated.
@@ -146,18 +145,8 @@ def cancel(
         return {each: await bus.cancel(each, running=running, reason=reason, wait=wait) for each in command_ids}
 
     done = on_bus(target, cancel_each)
-    if as_json:
-        echo(
-            to_json(
-                {"cancelled": [each for each in done if done[each]], "not_cancelled": [each for each in done if not done[each]]}
-            )
-        )
-    else:
-        other = "its end is decided and being compensated" if running else "it has started"
-        refused = f"{other}, it is settled, or was never accepted"
-        for command_id, cancelled in done.items():
-            echo(f"{command_id}: {'cancelled' if cancelled else f'not cancelled: {refused}'}")
-    raise Exit(ExitCode.DONE if all(done.values()) else ExitCode.FAILED)
+    other = "its end is decided and being compensated" if running else "it has started"
+    return split(done, "cancelled", "not_cancelled", f"not cancelled: {other}, it is settled, or was never accepted")
 
 
 async def _count_waiting(target: Target, entity_type: str | None) -> tuple[int, int]:
@@ -227,8 +216,7 @@ def obliterate(
     force: Annotated[bool, Option("--force", help="Delete even while workers live; they can settle nothing any more.")] = False,
     yes: Yes = False,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Delete a namespace: all commands, dead letters, schedules, command ids and outcomes, and what its clients agreed on.
 
     Refused while workers live, unless --force. Stop what sends to it, too: the next command of a process that still has it open begins a new
@@ -251,15 +239,11 @@ def obliterate(
             held += f" and {pluralize(stats.schedules_stored, 'schedule', 'schedules')}"
         confirm_or_exit(f"Delete namespace {namespace} with {held}? It cannot be undone.", yes=yes)
     deleted = on_bus(target, lambda bus: bus.entities.obliterate(confirm=confirm, force=force))
-    echo(
-        to_json({"namespace": namespace, "keys": deleted})
-        if as_json
-        else f"{namespace}: {pluralize(deleted, 'key', 'keys')} deleted"
-    )
+    return Answer({"namespace": namespace, "keys": deleted}, f"{namespace}: {pluralize(deleted, 'key', 'keys')} deleted")
 
 
 @with_target
-def recount(*, dry_run: DryRun = False, target: Target, as_json: Json = False) -> None:
+def recount(*, dry_run: DryRun = False, target: Target) -> Answer:
     """Count the commands that wait or run, and the delayed ones of each entity, and set wrong counters right.
 
     Each shard is one step, so it is exact while commands come and go. Counters are wrong after keys were deleted by hand, say.
@@ -268,11 +252,12 @@ def recount(*, dry_run: DryRun = False, target: Target, as_json: Json = False) -
     Exit codes: 0 the counters are right (now), 1 there was too much to count, 2 wrong usage, 4 no server.
     """  # noqa: D301
     found = on_bus(target, lambda bus: bus.entities.recount(correct=not dry_run))
-    if as_json:
-        echo(to_json(found))
-    else:
-        echo(f"depth: {found.stored:,} stored, {found.counted:,} counted")
-        echo(f"delayed commands: the number of {found.delayed:,} entities was wrong")
-        if not found.complete:
-            echo("not all was counted: a shard has more than 20,000 entities with work, or that many or large delayed commands")
-    raise Exit(ExitCode.DONE if found.complete else ExitCode.FAILED)
+    lines = [
+        f"depth: {found.stored:,} stored, {found.counted:,} counted",
+        f"delayed commands: the number of {found.delayed:,} entities was wrong",
+    ]
+    if not found.complete:
+        lines.append(
+            "not all was counted: a shard has more than 20,000 entities with work, or that many or large delayed commands"
+        )
+    return Answer(found, lines, found.complete)

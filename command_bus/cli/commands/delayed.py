@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Exit, Option
+from typer import Argument, Option
 
 from command_bus.cli.completion import OnlyType
 from command_bus.cli.connection import on_bus
-from command_bus.cli.options import Json, Limit, Target, command_group, with_target
-from command_bus.cli.output import format_time_and_age, print_listing, to_json
-from command_bus.cli.terminal import ExitCode, echo
+from command_bus.cli.options import Answer, Limit, Target, command_group, with_target
+from command_bus.cli.output import format_time_and_age, listing, split
 from command_bus.cli.times import parse_moment
 
 if TYPE_CHECKING:
@@ -28,8 +27,7 @@ def list_delayed(
     before: Annotated[str | None, Option("--before", metavar="TIME", help="Only commands due before: 2026-12-01T09:00.")] = None,
     limit: Limit = 50,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List the commands that take their place in line later, the next first. All are read, whatever the limit.
 
     \b
@@ -42,7 +40,7 @@ def list_delayed(
 
     found = sorted(on_bus(target, read), key=lambda each: (each.due_ms, each.command_id))
     columns = ["due", "command", "entity", "id"]
-    print_listing("delayed", found, limit, columns, _row, as_json=as_json, empty="nothing is delayed")
+    return listing("delayed", found, limit, columns, _row, "nothing is delayed")
 
 
 @delayed.command("promote", short_help="Let delayed commands take their place now.")
@@ -52,8 +50,7 @@ def promote(
     *,
     at: Annotated[str | None, Option("--at", metavar="TIME", help="Start at this time instead of now: 2026-12-01T09:00.")] = None,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Let delayed commands take their place in line now, or at another time. Each joins the end of its line.
 
     \b
@@ -66,14 +63,7 @@ def promote(
         return {each: await bus.commands.reschedule(each, delay=delay, at=moment) for each in command_ids}
 
     done = on_bus(target, move)
-    if as_json:
-        echo(
-            to_json({"promoted": [each for each in done if done[each]], "not_delayed": [each for each in done if not done[each]]})
-        )
-    else:
-        for command_id, changed in done.items():
-            echo(f"{command_id}: {'promoted' if changed else 'not delayed any more, or never accepted'}")
-    raise Exit(ExitCode.DONE if all(done.values()) else ExitCode.FAILED)
+    return split(done, "promoted", "not_delayed", "not delayed any more, or never accepted")
 
 
 def _row(each: DelayedCommand) -> tuple[str, str, str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from typer import Argument, Option
 from command_bus.cli.commands.letter_selection import LetterSelection, apply_to_letters, format_counts, warn_if_names_unknown
 from command_bus.cli.completion import command_names, entity_types, letter_ids
 from command_bus.cli.connection import on_bus, open_bus, run_command
-from command_bus.cli.options import DryRun, Json, Limit, Target, Yes, command_group, with_options, with_target
+from command_bus.cli.options import Answer, DryRun, Limit, Target, Yes, command_group, with_options, with_target
 from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age, to_json
 from command_bus.cli.terminal import confirm_or_exit, echo, format_value, usage_error
 from command_bus.cli.times import parse_time
@@ -104,8 +104,7 @@ def list_letters(
         bool, Option("--count", help="Count all letters that match, also beyond the limit: reads each letter.")
     ] = False,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List the letters that match, oldest first, and count them unless there are more than the limit.
 
     \b
@@ -120,20 +119,7 @@ def list_letters(
         return listing
 
     listing = run_command(read)
-    if as_json:
-        echo(to_json(listing.json_data()))
-        return
-    if listing.letters:
-        rows = [
-            (each.id, each.reason, each.name, each.entity, f"{each.error_type}: {each.error_message}" if each.error_type else "",
-             each.attempts, format_time(each.failed_ms), "parked" if each.parked else "")
-            for each in listing.letters
-        ]  # fmt: skip
-        echo(format_table(["letter", "reason", "command", "entity", "error", "attempts#", "given up", "entity is"], rows))
-    if listing.counts is None:
-        echo(f"the first {len(listing.letters):,}; there are more: --count counts all that match")
-    else:
-        echo(format_counts(listing.counts))
+    return Answer(listing.json_data(), listing.lines())
 
 
 @dlq.command()
@@ -142,20 +128,15 @@ def show(
     letter: Annotated[str, Argument(metavar="LETTER", autocompletion=letter_ids, help="Id of a letter, as in `dlq list`.")],
     *,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Show one letter with its payload, headers and traceback.
 
     \b
     Exit codes: 0 shown, 1 there is no such letter, 2 wrong usage, 4 no server.
     """  # noqa: D301
     found = on_bus(target, lambda bus: bus.dead_letters.get(letter))
-    if as_json:
-        echo(to_json(found))
-        return
-    echo(format_fields(_letter_fields(found)))
-    if found.traceback:
-        echo(format_value(found.traceback.rstrip()))
+    traceback = [format_value(found.traceback.rstrip())] if found.traceback else []
+    return Answer(found, [format_fields(_letter_fields(found)), *traceback])
 
 
 @dlq.command()
@@ -280,6 +261,20 @@ class _Listing:
             return {"letters": self.letters, "matching": None, "counts": None}
         counts = [{"reason": reason, "command": name, "count": count} for (reason, name), count in self.counts.most_common()]
         return {"letters": self.letters, "matching": self.counts.total(), "counts": counts}
+
+    def lines(self) -> Iterator[str]:
+        """Yield the listing for people."""
+        if self.letters:
+            rows = [
+                (each.id, each.reason, each.name, each.entity, f"{each.error_type}: {each.error_message}" if each.error_type else "",
+                 each.attempts, format_time(each.failed_ms), "parked" if each.parked else "")
+                for each in self.letters
+            ]  # fmt: skip
+            yield format_table(["letter", "reason", "command", "entity", "error", "attempts#", "given up", "entity is"], rows)
+        if self.counts is None:
+            yield f"the first {len(self.letters):,}; there are more: --count counts all that match"
+        else:
+            yield format_counts(self.counts)
 
 
 async def _read_letters(bus: CommandBus, filters: LetterFilters, limit: int, *, count: bool) -> _Listing:

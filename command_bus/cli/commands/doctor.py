@@ -6,12 +6,11 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Exit, Option
+from typer import Option
 
 from command_bus.cli.connection import load_settings, open_bus, run_command
-from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.output import format_table, to_json
-from command_bus.cli.terminal import ExitCode, SafeText, echo, escape
+from command_bus.cli.options import Answer, Target, with_target
+from command_bus.cli.output import format_table
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -27,8 +26,7 @@ def doctor(
         float, Option("--suspended-hours", min=0.0, help="Warn of commands that are suspended for longer.")
     ] = 24.0,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Check the server and the namespace: version, role, persistence, eviction, memory, scripts, clock, rights, shards, workers.
 
     Nothing is changed. Each problem comes with advice what to change.
@@ -40,15 +38,11 @@ def doctor(
 
     findings = run_command(lambda: _examine(target, suspended_hours * 3600))
     grade = worst_grade(findings)
-    if as_json:
-        echo(to_json({"grade": grade, "findings": findings}))
-    else:
-        echo(format_table(["", "about", "found"], [(each.grade, each.about, each.found) for each in findings]))
-        advised = [f"{each.about}: {each.advice}" for each in findings if each.advice]
-        if advised:  # each on one line, however long it is, so that a command in it can be copied
-            echo(SafeText("\n" + "\n".join(map(escape, advised))))
-    bad = grade == "bad" or (strict and grade != "ok")
-    raise Exit(ExitCode.FAILED if bad else ExitCode.DONE)
+    lines: list[str] = [format_table(["", "about", "found"], [(each.grade, each.about, each.found) for each in findings])]
+    advised = [f"{each.about}: {each.advice}" for each in findings if each.advice]
+    if advised:  # each on one line, however long it is, so that a command in it can be copied
+        lines += ["", *advised]
+    return Answer({"grade": grade, "findings": findings}, lines, grade == "ok" or (grade == "warning" and not strict))
 
 
 async def _examine(target: Target, longest: float) -> list[Finding]:

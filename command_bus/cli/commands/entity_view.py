@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from command_bus.cli.connection import open_bus, run_command
-from command_bus.cli.options import Target
+from command_bus.cli.options import Answer, Target
 from command_bus.cli.output import format_duration, format_fields, format_table, format_time_and_age, pluralize, to_json
 from command_bus.cli.terminal import SafeText, echo, print_error, warn_if_unknown
 
@@ -156,8 +156,8 @@ def key_table(keys: Sequence[UniqueKeyInfo], *, entities: bool) -> SafeText:
     return format_table(head, rows)
 
 
-def print_keys(target: Target, entity_type: str | None, limit: int, cursor: str | None, *, as_json: bool) -> None:
-    """Print a page of keys, and how to get the next."""
+def key_page(target: Target, entity_type: str | None, limit: int, cursor: str | None) -> Answer:
+    """Answer with a page of keys, and how to get the next."""
 
     async def work() -> UniqueKeyPage:
         async with open_bus(target) as bus:
@@ -168,15 +168,16 @@ def print_keys(target: Target, entity_type: str | None, limit: int, cursor: str 
             return page
 
     page = run_command(work)
-    if as_json:
-        echo(to_json(page))
-        return
-    echo(key_table(page.keys, entities=True) if page.keys else "no unique key is held")
-    if page.cursor is not None:
-        words = [*([] if entity_type is None else [entity_type]), "--limit", str(limit), "--cursor", page.cursor]
-        echo(f"more: {target.command('entities', '--keys', *words)}")
-    if not page.complete:
-        print_error("there are more keys than were read: only those were sorted")
+
+    def text() -> Iterator[str]:
+        yield key_table(page.keys, entities=True) if page.keys else "no unique key is held"
+        if page.cursor is not None:
+            words = [*([] if entity_type is None else [entity_type]), "--limit", str(limit), "--cursor", page.cursor]
+            yield f"more: {target.command('entities', '--keys', *words)}"
+        if not page.complete:
+            print_error("there are more keys than were read: only those were sorted")
+
+    return Answer(page, text())
 
 
 def _entity(key: UniqueKeyInfo) -> str:

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from command_bus.admin.json_data import utc_time
 from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import open_bus, run_command, run_until_interrupted
-from command_bus.cli.options import Json, Target, command_group, entity_type_named, with_options, with_target
+from command_bus.cli.options import Answer, Target, command_group, entity_type_named, with_options, with_target
 from command_bus.cli.output import format_duration, format_time, to_json
 from command_bus.cli.terminal import echo, undo_hint, warn_if_unknown
 
@@ -124,8 +124,7 @@ def list_events(
     *,
     last: Annotated[int, Option(min=1, help="How many of the newest to show.")] = 50,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List the newest recorded events, oldest first.
 
     \b
@@ -142,11 +141,7 @@ def list_events(
         return sorted(found, key=lambda event: event.at_ms)
 
     found = run_command(read)
-    if as_json:
-        echo(to_json({"events": found}))
-        return
-    for event in found:
-        echo(_event_line(event))
+    return Answer({"events": found}, map(_event_line, found))
 
 
 @events.command(short_help="Show events as they happen.")

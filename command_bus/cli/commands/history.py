@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,14 +12,13 @@ from typer import Argument, Exit, Option
 from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.completion import command_names, entity_types
 from command_bus.cli.connection import on_bus
-from command_bus.cli.options import Json, Limit, Target, command_group, with_target
-from command_bus.cli.output import format_table, format_time_and_age, to_json
-from command_bus.cli.terminal import ExitCode, echo, format_value, print_error, usage_error
+from command_bus.cli.options import Answer, Limit, Target, command_group, with_target
+from command_bus.cli.output import format_table, format_time_and_age
+from command_bus.cli.terminal import ExitCode, format_value, print_error, usage_error
 from command_bus.cli.times import parse_time
 
 if TYPE_CHECKING:
     from command_bus.admin.history import HistoryEntry, HistoryPage
-    from command_bus.bus import CommandBus
 
 history = command_group("Ends of commands with a history: show, search.")
 
@@ -43,26 +43,17 @@ def show(
     command_id: Annotated[str, Argument(metavar="ID", help="Command id.")],
     *,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Show how a command ended.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 3 no end of it is kept, 4 no server.
     """  # noqa: D301
-
-    async def read(bus: CommandBus) -> HistoryEntry | None:
-        return await bus.history.get(command_id)
-
-    entry = on_bus(target, read)
+    entry = on_bus(target, lambda bus: bus.history.get(command_id))
     if entry is None:
         print_error(f"no end of {command_id} is kept: it is not settled, has no history, or its time is over")
         raise Exit(ExitCode.UNKNOWN)
-    if as_json:
-        echo(to_json(_data(entry)))
-        return
-    for name, value in _facts(entry):
-        echo(f"{name:<10}{value}")
+    return Answer(_data(entry), (f"{name:<10}{value}" for name, value in _facts(entry)))
 
 
 @history.command("search")
@@ -90,8 +81,7 @@ def search(
     scan: Annotated[int, Option(min=1, help="How many entries to look at.")] = 10_000,
     cursor: Annotated[str | None, Option(metavar="CURSOR", help="Continue an earlier search, which printed the cursor.")] = None,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List the ends that match, newest first. There is no index: entries are looked at one after another.
 
     \b
@@ -102,26 +92,20 @@ def search(
         raise usage_error("--type is TYPE or TYPE:ID")
     filters: dict[str, Any] = {"since": parse_time(since), "until": parse_time(until), "name": command, "status": status}
     filters |= {"entity": (kind, entity_id)} if entity_id else {"entity_type": kind or None}
-
-    async def read(bus: CommandBus) -> HistoryPage:
-        return await bus.history.search(limit=limit, scan=scan, cursor=cursor, **filters)
-
-    page = on_bus(target, read)
-    if as_json:
-        echo(to_json({"entries": [_data(each) for each in page.entries], "cut": page.cut, "cursor": page.cursor}))
-        return
-    _print_page(page)
+    page = on_bus(target, lambda bus: bus.history.search(limit=limit, scan=scan, cursor=cursor, **filters))
+    data = {"entries": [_data(each) for each in page.entries], "cut": page.cut, "cursor": page.cursor}
+    return Answer(data, _page_lines(page))
 
 
-def _print_page(page: HistoryPage) -> None:
+def _page_lines(page: HistoryPage) -> Iterator[str]:
     if page.entries:
-        echo(format_table(["ended", "status", "command", "entity", "id", "error"], map(_row, page.entries)))
+        yield format_table(["ended", "status", "command", "entity", "id", "error"], map(_row, page.entries))
     elif not page.cut:
-        echo("nothing that matches is kept")
+        yield "nothing that matches is kept"
     if page.cut:
-        echo(f"looked at all that --scan allows; older ones: --cursor {page.cursor}")
+        yield f"looked at all that --scan allows; older ones: --cursor {page.cursor}"
     elif page.cursor is not None:
-        echo(f"there may be older ones: --cursor {page.cursor}")
+        yield f"there may be older ones: --cursor {page.cursor}"
 
 
 def _entity(entry: HistoryEntry) -> str:

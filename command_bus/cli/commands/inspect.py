@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Exit, Option
+from typer import Argument, Option
 
 from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.completion import command_names, entity_types
 from command_bus.cli.connection import on_bus, open_bus, run_command
-from command_bus.cli.options import Json, Target, with_target
-from command_bus.cli.output import format_duration, format_fields, format_table, format_time, format_time_and_age, to_json
-from command_bus.cli.terminal import ExitCode, SafeText, echo, failure, print_error, usage_error, warn_if_unknown
+from command_bus.cli.options import Answer, Target, with_target
+from command_bus.cli.output import format_duration, format_fields, format_table, format_time, format_time_and_age, table, to_json
+from command_bus.cli.terminal import SafeText, failure, print_error, usage_error, warn_if_unknown
 from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Order(StrEnum):
 
 
 @with_target
-def stats(*, target: Target, as_json: Json = False) -> None:
+def stats(*, target: Target) -> Answer:
     """Show figures of the whole namespace: commands that wait, run, are held or were settled, and what is paused or drained.
 
     \b
@@ -58,10 +59,7 @@ def stats(*, target: Target, as_json: Json = False) -> None:
         return await bus.stats(), await bus.entities.holds()
 
     found, holds = on_bus(target, read)
-    if as_json:
-        echo(to_json({**to_jsonable(found), "holds": holds}))
-        return
-    echo(format_fields(stats_lines(found, holds)))
+    return Answer({**to_jsonable(found), "holds": holds}, format_fields(stats_lines(found, holds)))
 
 
 def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
@@ -125,20 +123,18 @@ def entities(
     cursor: Annotated[str | None, Option(help="Continue after an earlier page, which printed the cursor.")] = None,
     keys: Annotated[bool, Option("--keys", help="List the unique keys that are held instead, by entity and key.")] = False,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List entities that have work, or are paused or drained themselves, those with the most commands first.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301
     if keys:
-        from command_bus.cli.commands.entity_view import print_keys
+        from command_bus.cli.commands.entity_view import key_page
 
         if state or sort is not Order.DEPTH or entity_type == "~":
             raise usage_error("--keys lists by entity and key: leave out --state, --sort and ~")
-        print_keys(target, entity_type, limit, cursor, as_json=as_json)
-        return
+        return key_page(target, entity_type, limit, cursor)
 
     async def work() -> EntityPage:
         async with open_bus(target) as bus:
@@ -151,19 +147,20 @@ def entities(
             return page
 
     page = run_command(work)
-    if as_json:
-        echo(to_json(page))
-        return
-    if not page.entities:
-        echo("no entity has work" if not state and entity_type is None else "no entity matches")
-        return
-    echo(entity_table(page))
-    if page.cursor is not None:
-        chosen = ["--sort", sort, "--limit", str(limit), *(word for each in state or () for word in ("--state", each))]
-        words = ["entities", *([] if entity_type is None else [entity_type]), *chosen, "--cursor", page.cursor]
-        echo(f"{page.matching:,} match; more: {target.command(*words)}")
-    if not page.complete:
-        print_error("there are more entities than were read: only those were sorted")
+
+    def text() -> Iterator[str]:
+        if not page.entities:
+            yield "no entity has work" if not state and entity_type is None else "no entity matches"
+            return
+        yield entity_table(page)
+        if page.cursor is not None:
+            chosen = ["--sort", sort, "--limit", str(limit), *(word for each in state or () for word in ("--state", each))]
+            words = ["entities", *([] if entity_type is None else [entity_type]), *chosen, "--cursor", page.cursor]
+            yield f"{page.matching:,} match; more: {target.command(*words)}"
+        if not page.complete:
+            print_error("there are more entities than were read: only those were sorted")
+
+    return Answer(page, text())
 
 
 def entity_table(page: EntityPage) -> SafeText:
@@ -210,20 +207,15 @@ def _why(entity: EntityInfo) -> str:
 
 
 @with_target
-def workers(*, target: Target, as_json: Json = False) -> None:
+def workers(*, target: Target) -> Answer:
     """List live workers, and workers that were lost in the last hour (ten leases, if that is longer).
 
     \b
     Exit codes: 0 at least one is live, 1 none is, 2 wrong usage, 4 no server.
     """  # noqa: D301
     found = on_bus(target, lambda bus: bus.fleet.workers())
-    if as_json:
-        echo(to_json({"workers": found}))
-    elif found:
-        echo(worker_table(found))
-    else:
-        echo("no worker has been seen")
-    raise Exit(ExitCode.DONE if any(worker.alive for worker in found) else ExitCode.FAILED)
+    text = worker_table(found) if found else "no worker has been seen"
+    return Answer({"workers": found}, text, any(worker.alive for worker in found))
 
 
 def _running(worker: WorkerStatus) -> str:
@@ -262,8 +254,7 @@ def introspect(
     ] = None,
     *,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List commands as the workers announce them, with their policies and the number of workers that handle them.
 
     \b
@@ -275,17 +266,13 @@ def introspect(
         if chosen is None:
             known = [each.name for each in found]
             raise failure(f"no worker has announced {name!r}; announced are: {some_of(known)}{did_you_mean(name, known)}")
-        echo(to_json(chosen))
-        return
-    if as_json:
-        echo(to_json({"commands": found}))
-        return
+        return Answer(chosen, to_json(chosen))
     rows = [
         (each.name, each.kind, each.entity, ", ".join(_field(each, field) for field in each.schema.get("properties", {})),
          each.delivery, _policy(each), len(each.workers))
         for each in found
     ]  # fmt: skip
-    echo(format_table(["command", "kind", "entity", "fields", "delivery", "policy", "workers#"], rows))
+    return Answer({"commands": found}, table(["command", "kind", "entity", "fields", "delivery", "policy", "workers#"], rows))
 
 
 def _field(command: CommandInfo, field: str) -> str:

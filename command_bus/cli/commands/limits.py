@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from command_bus.cli.connection import on_bus
-from command_bus.cli.options import Json, Target, command_group, with_target
-from command_bus.cli.output import format_duration, format_table, to_json
-from command_bus.cli.terminal import echo, failure, usage_error
+from command_bus.cli.options import Answer, Target, command_group, outcome, with_target
+from command_bus.cli.output import format_duration, table
+from command_bus.cli.terminal import failure, usage_error
 
 if TYPE_CHECKING:
     from command_bus.admin.limits import LimitInfo
@@ -30,19 +30,15 @@ def list_limits(
     name: Annotated[str | None, Argument(metavar="LIMIT", help="Show the used buckets of this limit.")] = None,
     *,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List what limits allow, what of it is taken, and how many entities wait.
 
     \b
     Exit codes: 0 shown, 1 there is no such limit, 2 wrong usage, 4 no server.
     """  # noqa: D301
     found = on_bus(target, lambda bus: bus.limits.list(name))
-    if as_json:
-        echo(to_json({"limits": found}))
-        return
     heads = ["limit", "allows", "said by", "running#", "free#", "waiting#", "next start"]
-    echo(format_table(heads, [_row(each) for each in found]))
+    return Answer({"limits": found}, table(heads, map(_row, found)))
 
 
 @limits.command("put", short_help="Set a limit for the whole fleet, at once.")
@@ -54,8 +50,7 @@ def put_limit(
     burst: Annotated[int | None, Option(min=1, help="How many starts at once after a pause.")] = None,
     concurrency: Annotated[int | None, Option(min=1, help="How many entities run at a time.")] = None,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Set what a limit allows. It stands above what code declares, until `limits remove`.
 
     \b
@@ -75,12 +70,12 @@ def put_limit(
     result = "set" if changed else "was so already"
     if found.declared and None in (found.rate, found.concurrency):
         result += f"; of what code declares ({found.declared}), what was not given does not hold"
-    _say(name, result, as_json=as_json)
+    return outcome(name, result)
 
 
 @limits.command("remove", short_help="Take back what was put.")
 @with_target
-def remove_limit(name: Name, *, target: Target, as_json: Json = False) -> None:
+def remove_limit(name: Name, *, target: Target) -> Answer:
     """Take back what `limits put` set. What code declares holds again, or nothing.
 
     \b
@@ -88,7 +83,7 @@ def remove_limit(name: Name, *, target: Target, as_json: Json = False) -> None:
     """  # noqa: D301
     if not on_bus(target, lambda bus: bus.limits.remove(name)):
         raise failure(f"{name}: nothing was put; what code declares is changed there, or put something above it")
-    _say(name, "taken back", as_json=as_json)
+    return outcome(name, "taken back")
 
 
 @limits.command("release", short_help="End the hold that a handler set.")
@@ -98,19 +93,14 @@ def release_limit(
     *,
     key: Annotated[str | None, Option(metavar="KEY", help="Key of a named limit that counts by key.")] = None,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """End the hold that a handler set by Snooze(hold=…), after a 429 say. What waits starts as the limit allows.
 
     \b
     Exit codes: 0 nothing is held, 2 wrong usage, 4 no server: repeat it.
     """  # noqa: D301
     on_bus(target, lambda bus: bus.limits.release(name, key=key))
-    _say(name, "not held", as_json=as_json)
-
-
-def _say(name: str, result: str, *, as_json: bool) -> None:
-    echo(to_json({"name": name, "result": result}) if as_json else f"{name}: {result}")
+    return outcome(name, "not held")
 
 
 def _rate(text: str, burst: int | None) -> Rate:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Argument, Exit, Option
+from typer import Argument, Option
 
 from command_bus.cli.commands.send import (
     Fields,
@@ -19,9 +19,9 @@ from command_bus.cli.commands.send import (
 )
 from command_bus.cli.completion import OnlyType, schedule_names
 from command_bus.cli.connection import on_bus, open_bus, run_command
-from command_bus.cli.options import Json, Limit, Target, Yes, command_group, with_target
-from command_bus.cli.output import format_fields, format_time, format_time_and_age, pluralize, print_listing, to_json
-from command_bus.cli.terminal import ExitCode, confirm_or_exit, echo, usage_error
+from command_bus.cli.options import Answer, Limit, Target, Yes, command_group, outcome, with_target
+from command_bus.cli.output import format_fields, format_time, format_time_and_age, listing, pluralize
+from command_bus.cli.terminal import confirm_or_exit, echo, usage_error
 from command_bus.cli.times import parse_duration, parse_moment
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def import_schedules(
     *,
     replace: Annotated[bool, Option("--replace", help="Replace other schedules of the same names.")] = False,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Put schedules that were exported. They go on where they were: ticks since then are due, by their rule `missed`.
 
     All lines are checked before the first is put. Repeated, it changes nothing. A namespace that was never opened is begun, with as many
@@ -69,13 +68,8 @@ def import_schedules(
     Exit codes: 0 all are put (or were), 1 another one of a name stays, 2 wrong usage or line, 4 no server: repeat it.
     """  # noqa: D301
     put, kept = on_bus(target, lambda bus: bus.schedules.import_(file.read().splitlines(), replace=replace), may_begin=True)
-    if as_json:
-        echo(to_json({"put": put, "kept": kept}))
-    else:
-        echo(f"{pluralize(len(put), 'schedule', 'schedules')} put")
-        for name in kept:
-            echo(f"{name}: stays as it is here")
-    raise Exit(ExitCode.FAILED if kept else ExitCode.DONE)
+    lines = [f"{pluralize(len(put), 'schedule', 'schedules')} put", *(f"{name}: stays as it is here" for name in kept)]
+    return Answer({"put": put, "kept": kept}, lines, not kept)
 
 
 schedules = command_group("Schedules: list, show, next, put, pause, resume, trigger, remove, export, import.")
@@ -111,8 +105,7 @@ def list_schedules(
     *,
     limit: Limit = 100,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List the schedules of this namespace, the next to fire first. All are read, whatever the limit.
 
     \b
@@ -124,26 +117,24 @@ def list_schedules(
 
     found = sorted(on_bus(target, read), key=lambda each: (each.next_at_ms is None, each.next_at_ms, each.name))
     columns = ["name", "state", "times", "command", "next", "fired#", "late#"]
-    print_listing("schedules", found, limit, columns, _row, as_json=as_json, empty="there are no schedules")
+    return listing("schedules", found, limit, columns, _row, "there are no schedules")
 
 
 @schedules.command("show", short_help="Show one schedule.")
 @with_target
-def show(name: ScheduleName, *, target: Target, as_json: Json = False) -> None:
+def show(name: ScheduleName, *, target: Target) -> Answer:
     """Show everything about one schedule.
 
     \b
     Exit codes: 0 shown, 1 there is none of this name, 2 wrong usage, 4 no server.
     """  # noqa: D301
     info: ScheduleInfo = on_bus(target, lambda bus: bus.schedules.get(name))
-    if as_json:
-        echo(to_json(info))
-        return
     runs = f" of {info.max_runs:,}" if info.max_runs is not None else ""
     outcome = f": {info.last_outcome}" if info.last_outcome else ""
     paused = f"since {format_time_and_age(info.paused_ms)}{': ' if info.reason else ''}{info.reason}"
     hand = ", changed by hand" if info.by_hand else ""
-    echo(
+    return Answer(
+        info,
         format_fields(
             [
                 ("schedule", info.name),
@@ -160,7 +151,7 @@ def show(name: ScheduleName, *, target: Target, as_json: Json = False) -> None:
                 ("paused", paused if info.paused else None),
                 ("declared", f"revision {info.revision}{hand}" if info.revision else None),
             ]
-        )
+        ),
     )
 
 
@@ -171,21 +162,15 @@ def next_ticks(
     *,
     count: Annotated[int, Option("--count", "-c", min=1, max=1000, help="How many ticks to show.")] = 5,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Show when a schedule fires next, in UTC. Also of a paused one: when it would.
 
     \b
     Exit codes: 0 shown, 1 there is none of this name, 2 wrong usage, 4 no server.
     """  # noqa: D301
     found = on_bus(target, lambda bus: bus.schedules.next(name, count))
-    if as_json:
-        echo(to_json({"name": name, "next": [each.isoformat().replace("+00:00", "Z") for each in found]}))
-        return
-    for each in found:
-        echo(each.strftime("%Y-%m-%d %H:%M:%SZ %a"))
-    if not found:
-        echo(f"{name}: no tick is to come")
+    data = {"name": name, "next": [each.isoformat().replace("+00:00", "Z") for each in found]}
+    return Answer(data, [each.strftime("%Y-%m-%d %H:%M:%SZ %a") for each in found] or f"{name}: no tick is to come")
 
 
 @schedules.command("put", short_help="Put a schedule, or change one.")
@@ -207,8 +192,7 @@ def put(
     immediately: Annotated[bool, Option("--immediately", help="Fire once when the schedule is first put.")] = False,
     header: Headers = None,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Put a schedule: each tick dispatches the command. Putting the same again changes nothing.
 
     \b
@@ -234,10 +218,7 @@ def put(
         return await bus.schedules.put_raw(name, kind, entity_id, command, sent, spec, version=version, **options)
 
     info: ScheduleInfo = on_bus(target, act)
-    if as_json:
-        echo(to_json(info))
-        return
-    echo(f"{name}: {info.times}, next {format_time_and_age(info.next_at_ms)}")
+    return Answer(info, f"{name}: {info.times}, next {format_time_and_age(info.next_at_ms)}")
 
 
 @schedules.command("pause", short_help="Fire no tick until `resume`.")
@@ -247,45 +228,43 @@ def pause(
     *,
     reason: Annotated[str, Option("--reason", "-m", help="A note for `schedules show`.")] = "",
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Fire no tick of a schedule until `resume`; those of that time are left out. What was dispatched is not touched.
 
     \b
     Exit codes: 0 paused (or was), 1 there is none of this name, 2 wrong usage, 4 no server: repeat it.
     """  # noqa: D301
     changed = on_bus(target, lambda bus: bus.schedules.pause(name, reason))
-    _say(name, "paused" if changed else "was paused already", as_json=as_json)
+    return outcome(name, "paused" if changed else "was paused already")
 
 
 @schedules.command("resume", short_help="Fire again, from the next tick on.")
 @with_target
-def resume(name: ScheduleName, *, target: Target, as_json: Json = False) -> None:
+def resume(name: ScheduleName, *, target: Target) -> Answer:
     """Let a paused schedule fire again, from its next tick on.
 
     \b
     Exit codes: 0 resumed, 1 it was not paused, or there is none of this name, 2 wrong usage, 4 no server: repeat it.
     """  # noqa: D301
     changed = on_bus(target, lambda bus: bus.schedules.resume(name))
-    _say(name, "resumed" if changed else "was not paused", as_json=as_json)
-    raise Exit(ExitCode.DONE if changed else ExitCode.FAILED)
+    return outcome(name, "resumed" if changed else "was not paused", done=changed)
 
 
 @schedules.command("trigger", short_help="Fire once now.")
 @with_target
-def trigger(name: ScheduleName, *, target: Target, as_json: Json = False) -> None:
+def trigger(name: ScheduleName, *, target: Target) -> Answer:
     """Fire a schedule once now, beside its ticks; also if it is paused. A worker does it; the command id is printed.
 
     \b
     Exit codes: 0 asked for, 1 there is none of this name, 2 wrong usage, 4 no server.
     """  # noqa: D301
     command_id = on_bus(target, lambda bus: bus.schedules.trigger(name))
-    echo(to_json({"name": name, "command_id": command_id}) if as_json else command_id)
+    return Answer({"name": name, "command_id": command_id}, command_id)
 
 
 @schedules.command("remove", short_help="Remove a schedule.")
 @with_target
-def remove(name: ScheduleName, *, yes: Yes = False, target: Target, as_json: Json = False) -> None:
+def remove(name: ScheduleName, *, yes: Yes = False, target: Target) -> Answer:
     """Remove a schedule. What it has dispatched stays. One that code declares comes back with the next worker that starts: pause it.
 
     \b
@@ -295,16 +274,12 @@ def remove(name: ScheduleName, *, yes: Yes = False, target: Target, as_json: Jso
     declared = " Code declares it: it comes back with the next worker that starts." if info.revision else ""
     confirm_or_exit(f"Remove {name} ({info.times}, {_command(info)})?{declared}", yes=yes)
     on_bus(target, lambda bus: bus.schedules.remove(name))
-    _say(name, "removed", as_json=as_json)
+    return outcome(name, "removed")
 
 
 def _row(each: ScheduleInfo) -> tuple[str, ...]:
     next_time = format_time_and_age(each.next_at_ms)
     return each.name, each.state, each.times, _command(each), next_time, f"{each.fired:,}", f"{each.late:,}"
-
-
-def _say(name: str, result: str, *, as_json: bool) -> None:
-    echo(to_json({"name": name, "result": result}) if as_json else f"{name}: {result}")
 
 
 def _command(info: ScheduleInfo) -> str:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from command_bus.cli.completion import command_names
 from command_bus.cli.connection import open_bus, run_command
-from command_bus.cli.options import Json, Target, with_target
+from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import to_json
 from command_bus.cli.terminal import echo, usage_error
 from command_bus.cli.unique_options import (
@@ -86,8 +86,7 @@ def send(
     debounce: Debounce = None,
     max_wait: MaxWait = None,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Dispatch a command, and exit when the server has accepted it.
 
     \b
@@ -115,7 +114,7 @@ def send(
             return await bus.dispatch_raw(kind, entity_id, command, sent, version=version, **options)
 
     receipt = run_command(work, sends=True)
-    echo(to_json(receipt) if as_json else receipt_text(receipt))
+    return Answer(receipt, receipt_text(receipt))
 
 
 @with_target

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from command_bus.cli.connection import on_bus
-from command_bus.cli.options import Json, Target, command_group, with_target
-from command_bus.cli.output import print_listing, to_json
-from command_bus.cli.terminal import echo, escape, failure
+from command_bus.cli.options import Answer, Target, command_group, with_target
+from command_bus.cli.output import listing
+from command_bus.cli.terminal import escape, failure
 
 if TYPE_CHECKING:
     from command_bus.admin.info import ShareInfo
@@ -24,15 +24,14 @@ def list_shares(
     *,
     limit: Annotated[int, Option(min=1, help="How many to show: those with most waiting entities.")] = 100,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List tenants with their weights, how many of their entities wait for a worker or run, and starts in the last minute, about.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301
     found = sorted(on_bus(target, lambda bus: bus.fairness.list()), key=lambda each: (-each.waiting, -each.served, each.tenant))
-    print_listing("shares", found, limit, ["tenant", "weight", "waiting", "running", "last minute"], _row, as_json=as_json)
+    return listing("shares", found, limit, ["tenant", "weight", "waiting", "running", "last minute"], _row)
 
 
 @shares.command("put", short_help="Give a tenant a weight.")
@@ -42,20 +41,19 @@ def put_share(
     weight: Annotated[float, Argument(min=0.001, max=1000, help="The weight; a tenant without one has 1.")],
     *,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """Give a tenant a weight, for the whole fleet, at once: where two wait, 3 has three starts for each one of 1.
 
     \b
     Exit codes: 0 written, 2 wrong usage, 4 no server.
     """  # noqa: D301
     on_bus(target, lambda bus: bus.fairness.put(tenant, weight=weight))
-    _say(tenant, weight, as_json=as_json)
+    return _weighed(tenant, weight)
 
 
 @shares.command("remove", short_help="Take a tenant's weight back.")
 @with_target
-def remove_share(tenant: _Tenant, *, target: Target, as_json: Json = False) -> None:
+def remove_share(tenant: _Tenant, *, target: Target) -> Answer:
     """Take a tenant's weight back: it is 1 again.
 
     \b
@@ -63,11 +61,11 @@ def remove_share(tenant: _Tenant, *, target: Target, as_json: Json = False) -> N
     """  # noqa: D301
     if not on_bus(target, lambda bus: bus.fairness.remove(tenant)):
         raise failure(f"{escape(tenant)} has no weight: `shares list` shows them")
-    _say(tenant, 1.0, as_json=as_json)
+    return _weighed(tenant, 1.0)
 
 
-def _say(tenant: str, weight: float, *, as_json: bool) -> None:
-    echo(to_json({"tenant": tenant, "weight": weight}) if as_json else f"{escape(tenant)}: weight {weight:g}")
+def _weighed(tenant: str, weight: float) -> Answer:
+    return Answer({"tenant": tenant, "weight": weight}, f"{escape(tenant)}: weight {weight:g}")
 
 
 def _row(each: ShareInfo) -> tuple[str, str, int, int, int]:

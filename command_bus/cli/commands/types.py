@@ -8,8 +8,8 @@ from typer import Argument
 
 from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import on_bus
-from command_bus.cli.options import Json, Limit, Target, Yes, command_group, with_target
-from command_bus.cli.output import print_listing
+from command_bus.cli.options import Answer, Limit, Target, Yes, command_group, with_target
+from command_bus.cli.output import listing
 from command_bus.cli.terminal import confirm_or_exit, echo, escape, failure
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ def list_types(
     *,
     limit: Limit = 100,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List the entity types that ever had a command accepted, or were paused or drained, and their kind of mailboxes.
 
     \b
@@ -33,7 +32,7 @@ def list_types(
     """  # noqa: D301
     found = on_bus(target, lambda bus: bus.entities.types())
     columns = ["entity type", "mailboxes"]
-    print_listing("types", found, limit, columns, lambda each: (each.name, _mailboxes(each)), as_json=as_json)
+    return listing("types", found, limit, columns, lambda each: (each.name, _mailboxes(each)))
 
 
 @types.command("forget", short_help="Remove a type of which nothing is stored.")

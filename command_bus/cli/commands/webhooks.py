@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from typer import Argument, Option
 
 from command_bus.cli.connection import on_bus
-from command_bus.cli.options import Json, Target, command_group, with_target
-from command_bus.cli.output import format_table, print_listing, to_json
+from command_bus.cli.options import Answer, Target, command_group, with_target
+from command_bus.cli.output import listing, table
 from command_bus.cli.terminal import echo, escape, failure
 
 if TYPE_CHECKING:
@@ -22,17 +22,15 @@ Name = Annotated[str, Argument(metavar="WEBHOOK", help="Name of the webhook.")]
 
 @webhooks.command("list", short_help="List webhooks, and how far they are.")
 @with_target
-def list_webhooks(*, target: Target, as_json: Json = False) -> None:
+def list_webhooks(*, target: Target) -> Answer:
     """List webhooks with what they are told of, and how many events became deliveries. Secrets are not shown.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301
     found = _on_hooks(target, lambda hooks: hooks.list())
-    if as_json:
-        echo(to_json({"webhooks": found}))
-        return
-    echo(format_table(["webhook", "url", "kinds", "types", "events#", "gaps#", "pump", "paused"], [_row(each) for each in found]))
+    heads = ["webhook", "url", "kinds", "types", "events#", "gaps#", "pump", "paused"]
+    return Answer({"webhooks": found}, table(heads, map(_row, found)))
 
 
 @webhooks.command("put", short_help="Put a webhook, or change one.")
@@ -141,8 +139,7 @@ def list_deliveries(
     *,
     limit: Annotated[int, Option(min=1, help="How many to show.")] = 100,
     target: Target,
-    as_json: Json = False,
-) -> None:
+) -> Answer:
     """List the deliveries of a webhook that were given up, oldest first. `dlq replay LETTER` sends one again.
 
     \b
@@ -154,7 +151,7 @@ def list_deliveries(
 
     found = _on_hooks(target, read)
     heads = ["letter", "about", "attempts#", "error"]
-    print_listing("deliveries", found, limit, heads, _delivery_row, as_json=as_json)
+    return listing("deliveries", found, limit, heads, _delivery_row)
 
 
 def _on_hooks(target: Target, act: Callable[[Webhooks], Awaitable[T]]) -> T:
