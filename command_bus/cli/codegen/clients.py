@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from command_bus.cli.codegen.checked_source import RefusedSource, check_source
+from command_bus.cli.codegen.checked_source import IMPORTED, RefusedSource, check_source
 from command_bus.cli.codegen.type_names import (
     LITERAL,
     class_name,
@@ -242,8 +242,7 @@ def _model(name: str, schema: Schema, names: Mapping[str, str]) -> str:
         lines += ['    model_config = ConfigDict(extra="forbid")', ""]
     elif schema.get("additionalProperties"):
         lines += ['    model_config = ConfigDict(extra="allow")', ""]
-    fields = _fields(schema, names, None)
-    return "\n".join([*lines, *fields, *([] if fields or len(lines) > 1 else ["    pass"]), ""])
+    return _class(lines, schema, names, None)
 
 
 def _command(command: CommandInfo, names: Mapping[str, str], replies: Mapping[str, str]) -> str:
@@ -259,18 +258,18 @@ def _command(command: CommandInfo, names: Mapping[str, str], replies: Mapping[st
     if command.version > 1:
         arguments.append(f"version={command.version}")
     lines = [f"class {name}({', '.join(arguments)}):", *_doc(command.schema)]
-    fields = _fields(command.schema, names, command.key)
-    return "\n".join([*lines, *fields, *([] if fields or len(lines) > 1 else ["    pass"]), ""])
+    return _class(lines, command.schema, names, command.key)
 
 
-def _fields(schema: Schema, names: Mapping[str, str], key: str | None) -> list[str]:
+def _class(head: Sequence[str], schema: Schema, names: Mapping[str, str], key: str | None) -> str:
+    """Return a class that begins with these lines and has the schema's fields."""
     required = schema.get("required", ())
-    lines: list[str] = []
+    lines = [*head]
     for field, each in schema.get("properties", {}).items():
         kind = "EntityId" if field == key else python_type(each, names)
         default = None if field in required else default_source(each, kind)
         lines.append(f"    {field}: {kind}{'' if default is None else f' = {default}'}")
-    return lines
+    return "\n".join([*lines, *(["    pass"] if len(lines) == 1 else []), ""])
 
 
 def _doc(schema: Schema) -> list[str]:
@@ -298,16 +297,8 @@ def _imports(text: str) -> list[str]:
         return [name for name in names if re.search(rf"\b{name}\b", text)]
 
     lines = ["import datetime as dt"] if "dt." in text else []
-    standard = {
-        "decimal": used("Decimal"),
-        "enum": used("Enum"),
-        "typing": used("Annotated", "Any", "Literal"),
-        "uuid": used("UUID"),
-    }
+    standard = {module: used(*IMPORTED[module]) for module in ("decimal", "enum", "typing", "uuid")}
     lines += [f"from {module} import {', '.join(names)}" for module, names in standard.items() if names]
-    foreign = used(
-        "Base64Bytes", "Base64Str", "Base64UrlBytes", "Base64UrlStr", "BaseModel", "ConfigDict", "Field", "TypeAdapter"
-    )
+    foreign, own = used(*IMPORTED["pydantic"]), used(*IMPORTED["command_bus"])
     lines += ["", f"from pydantic import {', '.join(foreign)}"] if foreign else []
-    own = used("Command", "EntityId", "Query")
     return [*lines, "", f"from command_bus import {', '.join(own)}"] if own else lines
