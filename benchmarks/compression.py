@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from command_bus.serialization.envelope import pack_envelope, unpack_envelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.serialization.msgpack import pack
-from command_bus.serialization.wire_envelope import WireEnvelope
 
 __all__ = ["Cost", "costs", "records"]
 

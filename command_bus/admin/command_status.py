@@ -15,11 +15,10 @@ from command_bus.admin.json_data import trace_id_of
 from command_bus.durable.names import CANCEL, ENDING
 from command_bus.errors import UnknownCommand, UnsuitableServer
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.reply import outcome_code, unpack_reply
-from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.session import Session
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import is_settled, mailbox_in, reply_in

@@ -19,10 +19,9 @@ from command_bus.messages.message import checked_id
 from command_bus.messages.reports import ProgressInfo
 from command_bus.randomness import token
 from command_bus.sending.waiting import WaitingCommands
-from command_bus.serialization.envelope import names_of
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, names_of
 from command_bus.serialization.envelope_options import DURABLE
 from command_bus.serialization.limits import reading_limits
-from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
 from command_bus.transport.marks import mailbox_in
 from command_bus.transport.ports.durable import (

@@ -17,13 +17,12 @@ from command_bus.durable.undo import Ending, pack_ending, unpack_ending
 from command_bus.errors import CommandBusError, InvalidCommand, InvalidSettings, UnknownDeadLetter
 from command_bus.messages.message import Message
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.envelope_options import DURABLE, RETURN, ReturnAddress
 from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, cancelled_midway, pack_reply
-from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
 from command_bus.spelling import shown
 from command_bus.transport.flows import envelope_flow

@@ -13,11 +13,10 @@ from command_bus.durable.names import ENDING
 from command_bus.durable.undo import unpack_ending
 from command_bus.errors import CommandTimeout
 from command_bus.sending.waiting import WaitingCommands
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.envelope_options import DURABLE
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.reply import Cancelled, unpack_reply
-from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.session import Session
 from command_bus.transport.interrupts import Attempt, Interrupt, Kind
 from command_bus.transport.mailboxes import mailbox_label

@@ -12,13 +12,12 @@ from command_bus.admin.info import DeadLetter
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import Message, canonical_entity_id
 from command_bus.serialization.announcements import CommandInfo, read_description
-from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, pack_envelope
 from command_bus.serialization.envelope_options import VERSION
 from command_bus.serialization.json_fields import JsonFields
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import pack
-from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
 from command_bus.stream_ids import stream_id
 from command_bus.transport.ports.operator import Views

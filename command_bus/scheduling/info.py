@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from command_bus.clock import time_of
 from command_bus.scheduling.record import ScheduleRecord, firing_id
-from command_bus.serialization.wire_envelope import WireEnvelope
+from command_bus.serialization.envelope import WireEnvelope
 
 ScheduleState = Literal["active", "firing", "paused", "ended", "exported"]
 

@@ -22,11 +22,11 @@ from command_bus.scheduling.planning import first_tick
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.sending.sender import Sender
+from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope
 from command_bus.serialization.equality import NotPlain, canonical
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.models import decoded
 from command_bus.serialization.msgpack import unpack
-from command_bus.serialization.wire_envelope import AT_MOST_ONCE, WireEnvelope
 from command_bus.session import Session
 
 _log = logging.getLogger("command_bus.worker")

@@ -12,11 +12,10 @@ from dataclasses import replace
 
 from command_bus.errors import CommandBusError, InvalidCommand
 from command_bus.scheduling.record import ScheduleRecord
-from command_bus.serialization.envelope import pack_envelope, unpack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.serialization.envelope_options import UNIQUE
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.protection import Protection
-from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
 from command_bus.transport.flows import envelope_flow
 from command_bus.transport.mailboxes import free_mailbox, mailbox_name

@@ -16,10 +16,9 @@ from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sending.follow_ups import prepared
 from command_bus.sending.results import ResultReader
 from command_bus.sending.waiting import WaitingCommands
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.envelope_options import RETURN
 from command_bus.serialization.limits import reading_limits
-from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
 from command_bus.transport.mailboxes import free_mailbox, mailbox_label, stands_in
 from command_bus.transport.marks import waiting_mark

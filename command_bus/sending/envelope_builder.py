@@ -30,14 +30,13 @@ from command_bus.messages.policies import Lanes, MailboxPolicy, Priority
 from command_bus.messages.upcasting import checked_version
 from command_bus.sending.call_progress import check_running
 from command_bus.sending.options import compresses, give, new_command_id
-from command_bus.serialization.envelope import EnvelopeTemplate, pack_envelope, packed_text
+from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, EnvelopeTemplate, WireEnvelope, pack_envelope, packed_text
 from command_bus.serialization.envelope_options import CALLERS, CHAIN, DURABLE, HISTORY, PRIORITY, VERSION, with_mailbox
 from command_bus.serialization.equality import NotPlain, digest, digest_of_head
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.protection import Protection
-from command_bus.serialization.wire_envelope import AT_MOST_ONCE, GIVEN_ID, WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.flows import envelope_flow, flow_of, tenant_of
 from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_name

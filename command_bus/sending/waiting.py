@@ -7,11 +7,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from command_bus.errors import NewerState
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.envelope_options import DURABLE
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.reply import Cancelled, cancelled_midway
-from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.session import Session
 from command_bus.transport.marks import mailbox_in
 from command_bus.transport.ports.operator import Mailboxes

@@ -21,11 +21,10 @@ from typing import Final, Protocol, Self
 
 from command_bus.errors import BadResult, InvalidCommand
 from command_bus.randomness import token
-from command_bus.serialization.envelope import Sign, pack_envelope, shrunk
+from command_bus.serialization.envelope import ENCRYPTED, Sign, WireEnvelope, pack_envelope, shrunk
 from command_bus.serialization.limits import DEFAULT_LIMITS, Undecodable, expanded, reading_limits
 from command_bus.serialization.native import Packer
 from command_bus.serialization.reply import Completed
-from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.settings import BusSettings
 
 _MAC: Final = 32

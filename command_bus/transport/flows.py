@@ -11,9 +11,9 @@ from urllib.parse import unquote
 
 from command_bus.errors import InvalidCommand
 from command_bus.messages.policies import PRIORITIES, Priority
+from command_bus.serialization.envelope import WireEnvelope
 from command_bus.serialization.envelope_options import PRIORITY
 from command_bus.serialization.odd_values import stored_number
-from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.mailboxes import encoded
 
 NORMAL_FLOW = "1"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from command_bus.serialization.envelope import GIVEN_ID, IN_DISPATCH, WireEnvelope
 from command_bus.serialization.envelope_options import VERSION
 from command_bus.serialization.equality import DIGEST, digest, digest_of_head
 from command_bus.serialization.odd_values import stored_text
-from command_bus.serialization.wire_envelope import GIVEN_ID, IN_DISPATCH, WireEnvelope
 from command_bus.transport.submissions import NO_DIGEST
 
 _WAITING, _SETTLED = b"q", b"d"

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
 from command_bus.serialization.envelope_options import COMPRESSION, DURABLE, HISTORY, RETURN, UNIQUE, KeptHistory
 from command_bus.serialization.limits import ZLIB
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
-from command_bus.serialization.wire_envelope import ENCRYPTED, GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.marks import accepted_ms, is_marked, settled_mark
 from command_bus.transport.steps import NO_SETTLEMENT, ChildOutcome, Settlement, Started

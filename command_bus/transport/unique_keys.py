@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple, Self
 from urllib.parse import quote, unquote
 
 from command_bus.messages.unique import Unique
+from command_bus.serialization.envelope import GIVEN_ID, KEEP_OUTCOME, WireEnvelope
 from command_bus.serialization.envelope_options import HISTORY, UNIQUE
 from command_bus.serialization.odd_values import stored_number
-from command_bus.serialization.wire_envelope import GIVEN_ID, KEEP_OUTCOME, WireEnvelope
 from command_bus.transport.mailboxes import encoded
 
 _FIELDS = 7

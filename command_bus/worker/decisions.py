@@ -25,7 +25,7 @@ from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.snooze import GiveUp, Snooze
 from command_bus.randomness import JITTER
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
 from command_bus.serialization.envelope_options import DURABLE, HISTORY
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, compressed, printable, reading_limits
 from command_bus.serialization.models import newer_version, reply_codec_for
@@ -45,7 +45,6 @@ from command_bus.serialization.reply import (
     cancelled_midway,
     unpack_reply,
 )
-from command_bus.serialization.wire_envelope import AT_MOST_ONCE, GIVEN_ID, KEEP_OUTCOME, WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import stands_in
 from command_bus.transport.marks import accepted_ms

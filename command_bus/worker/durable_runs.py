@@ -16,10 +16,9 @@ from command_bus.durable.undo import Ending, pack_ending, unpack_ending
 from command_bus.errors import BadResult, CommandBusError
 from command_bus.messages.durable import Suspended
 from command_bus.sending.children import Children
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.protection import Protection
-from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.marks import reply_in
 from command_bus.transport.ports.durable import SideRecords

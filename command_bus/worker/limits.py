@@ -11,12 +11,11 @@ from command_bus.handlers.handler import Handler
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.limits import Limit, cost_of, rule_text
 from command_bus.messages.snooze import Snooze
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.envelope_options import CALLERS
 from command_bus.serialization.limits import Undecodable, printable, reading_limits
 from command_bus.serialization.models import decoded, newer_version
 from command_bus.serialization.protection import Protection
-from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.session import Session
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import encoded

@@ -14,11 +14,11 @@ from command_bus.messages.durable import DurableContext
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import Command
+from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, WireEnvelope
 from command_bus.serialization.envelope_options import ATTEMPT_TIMEOUT, CALLERS, DURABLE, RETRY, with_caller
 from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.models import MessageCodec, codec_for, decoded
 from command_bus.serialization.protection import Protection
-from command_bus.serialization.wire_envelope import ENCRYPTED, GIVEN_ID, WireEnvelope
 from command_bus.settings import BusSettings
 from command_bus.transport.marks import accepted_ms
 from command_bus.transport.steps import (

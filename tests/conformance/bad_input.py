@@ -10,8 +10,7 @@ from command_bus import (
     Command,
     EntityId,
 )
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.wire_envelope import WireEnvelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 
 __all__ = ["Loose", "Real", "envelope"]
 

@@ -19,9 +19,8 @@ from command_bus import (
     RetryPolicy,
     every,
 )
-from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.limits import PayloadLimits
-from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until

@@ -12,10 +12,9 @@ import pytest
 from command_bus import Command, CommandBus, DispatchConflict, DispatchFenced, EntityId, QueueFull, Reject, RetryPolicy
 from command_bus.messages.outgoing import Envelope
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
 from command_bus.serialization.outcome import OutcomeRecord
 from command_bus.serialization.reply import unpack_reply
-from command_bus.serialization.wire_envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.transport.ports.bulk import LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
 from tests.conformance.conftest import Sandbox

@@ -234,12 +234,11 @@ def seeds() -> list[bytes]:
     from command_bus.scheduling.record import ScheduleRecord
     from command_bus.serialization.announcements import WorkerInfo, worker_record
     from command_bus.serialization.dead_letter import DeadLetterRecord
-    from command_bus.serialization.envelope import pack_envelope
+    from command_bus.serialization.envelope import WireEnvelope, pack_envelope
     from command_bus.serialization.limits import compressed
     from command_bus.serialization.msgpack import pack
     from command_bus.serialization.outcome import OutcomeRecord
     from command_bus.serialization.reply import Completed, Failed, Rejected, pack_reply
-    from command_bus.serialization.wire_envelope import WireEnvelope
     from command_bus.transport.interrupts import Interrupt
     from command_bus.transport.steps import FollowUp
     from command_bus.webhooks.record import PumpState, WebhookRecord

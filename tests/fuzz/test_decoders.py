@@ -9,8 +9,7 @@ import tracemalloc
 import pytest
 from hypothesis import example, given, settings
 
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.wire_envelope import WireEnvelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from tests.fuzz.announcements import records
 from tests.fuzz.bytestrings import anything, crowds
 from tests.fuzz.decode import Comparisons, readers, seeds

@@ -16,8 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from command_bus.messages.unique import Unique
-from command_bus.serialization.envelope import pack_envelope, unpack_envelope
-from command_bus.serialization.wire_envelope import WireEnvelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.transport.redis.connection.outage_log import Backoff
 from command_bus.transport.redis.keys import delayed_id
 from command_bus.transport.redis.maintenance.upkeep import sweep_page

@@ -13,8 +13,7 @@ import msgpack
 import pytest
 
 from command_bus import BadResult, Command, EntityId, InvalidCommand, RetryPolicy
-from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.wire_envelope import ENCRYPTED
+from command_bus.serialization.envelope import ENCRYPTED, unpack_envelope
 from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import Put, PutService, put_service

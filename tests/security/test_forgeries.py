@@ -10,9 +10,8 @@ import msgpack
 import pytest
 
 from command_bus import BadSignature, BusSettings, EntityPolicy, TransportUnavailable, lanes
-from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.envelope import GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
 from command_bus.serialization.protection import Protection
-from command_bus.serialization.wire_envelope import GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.transport.mailboxes import mailbox_name
 from command_bus.transport.ports.bulk import Opening, Version
 from command_bus.transport.redis.memory import MemoryClients

@@ -23,9 +23,8 @@ from redis import Redis
 from command_bus import Command, EntityId, SyncCommandBus
 from command_bus.embedded import EmbeddedServer, find_server_binary
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.msgpack import pack
-from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.redis.keys import ShardKeys
 from tests.program import run_program
 

@@ -15,8 +15,7 @@ pytest.importorskip("typer")
 from command_bus import Command, EntityId, RetryPolicy
 from command_bus.cli.process.logs import JsonFormatter, TextFormatter
 from command_bus.messages.context import Running, current_command
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.wire_envelope import GIVEN_ID, WireEnvelope
+from command_bus.serialization.envelope import GIVEN_ID, WireEnvelope, pack_envelope
 from command_bus.transport.mailboxes import mailbox_label, scope_label
 from command_bus.transport.redis.memory import MemoryClients
 from tests.conformance.conftest import Sandbox

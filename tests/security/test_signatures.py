@@ -18,10 +18,16 @@ from hypothesis import strategies as st
 
 from command_bus import BadSignature, BusSettings, CommandBus, EntityPolicy, Envelope, HandlerRegistry, lanes
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.serialization.envelope import EnvelopeTemplate, pack_envelope, packed_text, unpack_envelope
+from command_bus.serialization.envelope import (
+    GIVEN_ID,
+    EnvelopeTemplate,
+    WireEnvelope,
+    pack_envelope,
+    packed_text,
+    unpack_envelope,
+)
 from command_bus.serialization.native import Packer
 from command_bus.serialization.protection import Protection, Signatures
-from command_bus.serialization.wire_envelope import GIVEN_ID, WireEnvelope
 from command_bus.spark.target import Target, connection_to
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.transport.mailboxes import mailbox_name, stands_in

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 from command_bus.messages.policies import Priority
 from command_bus.messages.unique import Unique
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.wire_envelope import WireEnvelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.transport.flows import flow_of
 from command_bus.transport.redis.admin.entities import flow_of_entity
 from command_bus.transport.redis.mailbox_record import parse_record

@@ -30,9 +30,8 @@ from command_bus import (
 )
 from command_bus.clock import mono
 from command_bus.notifications import RedisNotifier
-from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.msgpack import pack
-from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.interrupts import Interrupt
 from command_bus.transport.ports.bulk import Opening, Version
 from command_bus.transport.redis.keys import KeySpace, ShardKeys

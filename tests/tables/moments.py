@@ -12,8 +12,7 @@ from zlib import crc32
 
 from command_bus import Command, CommandBus, CommandContext, EntityId, Envelope, HandlerRegistry, Unique, every
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.wire_envelope import IN_DISPATCH, WireEnvelope
+from command_bus.serialization.envelope import IN_DISPATCH, WireEnvelope, pack_envelope
 from command_bus.testing.simulated.live import LiveServer, Process
 from command_bus.transport.ports.bulk import LoadItem, Opening, Version
 from command_bus.transport.redis.connection.connections import Connections

@@ -9,10 +9,9 @@ import pytest
 
 from command_bus import BusSettings, Command, CommandBus, EntityId, IdempotencyConflict, every
 from command_bus.errors import BadResult, CommandBusError, InvalidCommand, InvalidSettings
-from command_bus.serialization.envelope import pack_envelope, unpack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Completed
-from command_bus.serialization.wire_envelope import ENCRYPTED, WireEnvelope
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.webhooks.record import WebhookRecord
 from command_bus.webhooks.store import WebhookStore

@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from command_bus import HandlerRegistry
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.wire_envelope import WireEnvelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.settings import BusSettings
 from command_bus.transport.steps import DeadLetterStep, Started
 from command_bus.worker.decisions import Decisions

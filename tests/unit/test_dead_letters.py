@@ -12,11 +12,10 @@ import pytest
 from command_bus import Command, CommandBus, DeadLetter, EntityId, HandlerRegistry, RetryPolicy
 from command_bus.admin import dead_letters
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.native import ExtType, Packer
-from command_bus.serialization.wire_envelope import WireEnvelope
 
 registry = HandlerRegistry()
 

@@ -7,8 +7,7 @@ import pytest
 
 from command_bus import Command, EntityId, HandlerRegistry, RetryPolicy
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.wire_envelope import AT_MOST_ONCE, WireEnvelope
+from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope, pack_envelope
 from command_bus.settings import BusSettings
 from command_bus.transport.steps import DeadLetterStep, GiveBack, Park, Started
 from command_bus.worker.decisions import Decisions

@@ -10,8 +10,7 @@ import pytest
 from pydantic import field_validator
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, Limit, Rate
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.wire_envelope import WireEnvelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.settings import BusSettings
 from command_bus.transport.redis.memory import MemoryClients
 from command_bus.transport.steps import LimitQuestion

@@ -11,8 +11,7 @@ from statistics import mean
 import pytest
 
 from command_bus import HandlerRegistry
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.wire_envelope import WireEnvelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.settings import BusSettings
 from command_bus.transport.steps import DeadLetterStep, GiveBack, Retry, Started, Step
 from command_bus.worker.decisions import Decisions

@@ -16,10 +16,9 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.handling_policy import HandlingPolicy, handling_policy
 from command_bus.messages.policies import EntityPolicy
 from command_bus.messages.retry_policy import RetryPolicy
-from command_bus.serialization.envelope import pack_envelope, unpack_envelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.serialization.envelope_options import ATTEMPT_TIMEOUT, RETRY
 from command_bus.serialization.limits import Undecodable
-from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.settings import BusSettings
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from command_bus.sending.command_location import Whereabouts, whereabouts
 from command_bus.serialization.announcements import WorkerInfo, worker_record
-from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.limits import PayloadLimits
-from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.records import CommandLocation, EntityState, HoldInfo, StoredEntity
 
 NOW = 1_800_000_000_000

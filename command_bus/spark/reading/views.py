@@ -23,12 +23,11 @@ from pydantic_core import to_json
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope import ENCRYPTED, KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.json_forms import json_form, read_json
 from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.odd_values import pass_over
-from command_bus.serialization.wire_envelope import ENCRYPTED, KEEP_OUTCOME
 from command_bus.spark.options import View
 from command_bus.transport.mailboxes import mailbox_parts
 from command_bus.transport.ports.bulk import DispatchFacts, OutcomeStream

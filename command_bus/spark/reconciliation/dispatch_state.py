@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope import KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
-from command_bus.serialization.wire_envelope import KEEP_OUTCOME
 from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.spark.writing.task_results import read_summary
 from command_bus.transport.ports.bulk import DispatchFacts, OutcomeStream

@@ -19,8 +19,8 @@ from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand,
 from command_bus.messages.message import Message
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.sending.admission import may_not_replace
+from command_bus.serialization.envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.serialization.envelope_options import HISTORY
-from command_bus.serialization.wire_envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.spark.options import OnInvalid
 from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.spark.writing.refusals import DepthChecks, Refusal

@@ -19,8 +19,7 @@ from command_bus import (
 from command_bus.errors import EntitiesStopped
 from command_bus.messages.outgoing import Envelope
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.wire_envelope import IN_DISPATCH, WireEnvelope
+from command_bus.serialization.envelope import IN_DISPATCH, WireEnvelope, pack_envelope
 from command_bus.transport.ports.bulk import LoadItem, Opening, Version
 from command_bus.transport.submissions import Admission
 from tests.conformance.conftest import Sandbox

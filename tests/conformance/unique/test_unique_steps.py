@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus.messages.unique import Unique
-from command_bus.serialization.envelope import pack_envelope
-from command_bus.serialization.wire_envelope import WireEnvelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.transport.redis.maintenance.upkeep import sweep_page
 from command_bus.transport.redis.scripts import ENQUEUE
 from command_bus.transport.redis.sending.unique_batches import standers_in

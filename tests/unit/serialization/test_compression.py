@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from command_bus import BadResult, BusSettings, Command, EntityId, InvalidCommand, InvalidSettings, RegistrationError
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.serialization.envelope import EnvelopeTemplate, pack_envelope, packed_text, unpack_envelope
+from command_bus.serialization.envelope import EnvelopeTemplate, WireEnvelope, pack_envelope, packed_text, unpack_envelope
 from command_bus.serialization.limits import PayloadLimits, Undecodable, compressed, expanded
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Completed, pack_reply, unpack_reply
-from command_bus.serialization.wire_envelope import WireEnvelope
 from command_bus.transport.marks import digest_of
 from command_bus.transport.submissions import NO_DIGEST
 

@@ -12,11 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_bus.errors import InvalidCommand
-from command_bus.serialization.envelope import EnvelopeTemplate, Sign, pack_envelope, packed_text, unpack_envelope
-from command_bus.serialization.envelope_options import KNOWN_OPTIONS, EnvelopeOption
-from command_bus.serialization.limits import PayloadLimits, Undecodable, UnsupportedVersion
-from command_bus.serialization.native import ExtType, Packer, unpackb
-from command_bus.serialization.wire_envelope import (
+from command_bus.serialization.envelope import (
     AT_MOST_ONCE,
     ENTITY_ID_LIMIT,
     ENVELOPE_VERSION,
@@ -24,8 +20,16 @@ from command_bus.serialization.wire_envelope import (
     HEAD_LIMIT,
     HEADERS_LIMIT,
     OPTIONS,
+    EnvelopeTemplate,
+    Sign,
     WireEnvelope,
+    pack_envelope,
+    packed_text,
+    unpack_envelope,
 )
+from command_bus.serialization.envelope_options import KNOWN_OPTIONS, EnvelopeOption
+from command_bus.serialization.limits import PayloadLimits, Undecodable, UnsupportedVersion
+from command_bus.serialization.native import ExtType, Packer, unpackb
 
 PLAIN = WireEnvelope("c-1", "Deposit", "account", "a-17", b"\x80")
 ELEMENTS: list[Any] = [1, "c-1", "Deposit", "account", "a-17", b"\x80", 0, 5000, "inbox", "corr", "cause", {"h": "v"}, b"s"]

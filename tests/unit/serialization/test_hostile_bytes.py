@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import pack_envelope, unpack_envelope
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.serialization.extensions import DATE, DECIMAL, SET, TIME, UUID_CODE
 from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.native import ExtType, Packer
 from command_bus.serialization.reply import Failed, pack_reply, unpack_reply
-from command_bus.serialization.wire_envelope import WireEnvelope
 
 MIB = 1024 * 1024
 

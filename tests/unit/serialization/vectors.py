@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import pack_envelope, unpack_envelope
+from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, OPTIONS, WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.protection import Signatures
 from command_bus.serialization.reply import (
@@ -34,7 +34,6 @@ from command_bus.serialization.reply import (
     pack_reply,
     unpack_reply,
 )
-from command_bus.serialization.wire_envelope import AT_MOST_ONCE, GIVEN_ID, OPTIONS, WireEnvelope
 
 __all__ = ["GROUPS", "Group", "read", "write"]
 

@@ -15,9 +15,8 @@ from pydantic import BaseModel, Field, field_serializer, field_validator, model_
 
 from command_bus import Command, EntityId, InvalidCommand, InvalidSettings
 from command_bus.messages.outgoing import Envelope
-from command_bus.serialization.envelope import unpack_envelope
+from command_bus.serialization.envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.models import codec_for
-from command_bus.serialization.wire_envelope import AT_MOST_ONCE, IN_DISPATCH, KEEP_OUTCOME
 
 pa = pytest.importorskip("pyarrow")
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from command_bus.serialization.envelope import EnvelopeTemplate, packed_text
+from command_bus.serialization.envelope import EnvelopeTemplate, WireEnvelope, packed_text
 from command_bus.serialization.native import Packer
-from command_bus.serialization.wire_envelope import WireEnvelope
 
 pa = pytest.importorskip("pyarrow")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from command_bus import InvalidSettings
 from command_bus.serialization.dead_letter import DeadLetterRecord
-from command_bus.serialization.envelope import pack_envelope
+from command_bus.serialization.envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
 from command_bus.serialization.msgpack import pack
 from command_bus.serialization.outcome import OutcomeRecord
 from command_bus.serialization.reply import (
@@ -30,7 +30,6 @@ from command_bus.serialization.reply import (
     Unhandled,
     pack_reply,
 )
-from command_bus.serialization.wire_envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.transport.mailboxes import mailbox_name, mailbox_parts
 from command_bus.transport.ports.bulk import DispatchFacts, OutcomeStream
 from command_bus.transport.records import StoredDeadLetter, StoredEntity
