@@ -48,9 +48,7 @@ LOADS = {
         "commands.doctor",
         "doctor",
         "doctor.diagnosis",
-        "doctor.durable_checks",
-        "doctor.history_check",
-        "doctor.limit_diagnosis",
+        "doctor.stored_checks",
     },
     ("types", "list"): {"commands.types"},
 }

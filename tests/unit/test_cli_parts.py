@@ -38,7 +38,7 @@ from command_bus.cli.doctor.diagnosis import (
     check_work,
     worst_grade,
 )
-from command_bus.cli.doctor.history_check import check_dead_letters
+from command_bus.cli.doctor.stored_checks import check_dead_letters
 from command_bus.cli.output import format_duration, pluralize
 from command_bus.cli.process.reload import changed_files, snapshot
 from command_bus.cli.terminal import format_value

@@ -76,9 +76,15 @@ async def _examine(target: Target, longest: float) -> list[Finding]:
 
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, longest: float) -> list[Finding]:
     from command_bus.cli.doctor.diagnosis import check_entities, check_mailboxes, check_values, check_work
-    from command_bus.cli.doctor.durable_checks import check_unique, examine_durable, examine_schedules
-    from command_bus.cli.doctor.history_check import check_dead_letters, examine_history
-    from command_bus.cli.doctor.limit_diagnosis import check_limits, check_priorities
+    from command_bus.cli.doctor.stored_checks import (
+        check_dead_letters,
+        check_limits,
+        check_priorities,
+        check_unique,
+        examine_durable,
+        examine_history,
+        examine_schedules,
+    )
     from command_bus.serialization.odd_values import odd_values
 
     workers, stats = await bus.fleet.workers(), await bus.stats()

@@ -1,4 +1,4 @@
-"""Checks of `doctor` for durable commands: what is suspended for long, and what was stored for commands that are not known."""
+"""Checks of `doctor` for what is stored: durable commands, schedules, unique keys, limits, priorities, history and dead letters."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from command_bus.cli.output import format_duration
 from command_bus.spelling import some_of
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import EntityInfo
+    from command_bus.admin.info import EntityInfo, Stats
+    from command_bus.admin.limits import LimitInfo
     from command_bus.bus import CommandBus
     from command_bus.scheduling.info import ScheduleInfo
     from command_bus.serialization.announcements import CommandInfo
+    from command_bus.transport.records import HistoryExtent
 
 _SCANNED = 20_000
 
@@ -163,3 +165,154 @@ def longest_retry(policy: Mapping[str, Any]) -> float:
     limit: float = most
     times = min(attempts, 1000) - 2
     return float(sum(accumulate(repeat(factor, times), lambda wait, by: min(wait * by, limit), initial=min(delay, limit))))
+
+
+_LONG_LIMITED = 300.0  # seconds until the last of those that wait for a limit may start, or for which a handler holds it
+
+
+def check_limits(
+    limits: Sequence[LimitInfo], named: Mapping[str, Sequence[str]], line: CommandLine = command_line
+) -> list[Finding]:
+    """Check limits: names without a rule, long queues and holds, and what was put above what code declares.
+
+    Args:
+        limits: All of them.
+        named: The names of limits that classes name, by entity type.
+        line: Makes commands to paste.
+    """
+    findings: list[Finding] = []
+    known = {each.name for each in limits}
+    unknown = sorted({name for names in named.values() for name in names} - known)
+    if unknown:
+        put = line("limits", "put", unknown[0], "--rate", "10/s")
+        advice = (
+            f"declare it in BusSettings(limits=…), or {put}; if no class names it any more, see docs/limits.md, What it costs"
+        )
+        findings.append(
+            Finding("limits", "warning", f"{some_of(unknown)}: named by a class, and without a word on what it allows", advice)
+        )
+    for each in limits:
+        free_in = each.free_in or 0.0
+        behind = each.waiting / (each.rate / each.per) if each.rate and each.per else 0.0
+        if each.waiting and max(free_in, behind) >= _LONG_LIMITED and each.held_for < _LONG_LIMITED:
+            found = (
+                f"{each.name}: {each.waiting:,} entities wait, the last for about {format_duration(max(free_in, behind))} more"
+            )
+            advice = f"{line('limits', 'list', each.name)}; is it still right?"
+            findings.append(Finding("limits", "warning", found, advice))
+        if each.held_for >= _LONG_LIMITED:
+            found = f"{each.name}: a handler holds it for {format_duration(each.held_for)} more, {each.waiting:,} entities wait"
+            advice = f"{line('limits', 'release', each.name)} ends that; with --key KEY for one bucket that {line('limits', 'list', each.name)} shows"
+            findings.append(Finding("limits", "warning", found, advice))
+        if each.declared:
+            found = f"{each.name}: put by an operator, above what code declares ({each.declared})"
+            findings.append(Finding("limits", "ok", found))
+    return findings
+
+
+_MANY = 1_000
+
+
+def check_priorities(stats: Stats) -> list[Finding]:
+    """Check that not nearly all that waits is high: then nothing comes first."""
+    waiting = {each.priority: each.waiting for each in stats.priorities}
+    high, others = waiting.get("high", 0), waiting.get("normal", 0) + waiting.get("low", 0)
+    if high < _MANY or high < 4 * others:
+        return []
+    return [
+        Finding(
+            "priorities",
+            "warning",
+            f"{high:,} of {high + others:,} entities in line are high: so nothing comes first",
+            'keep "high" for what is urgent, and give bulk work priority="low"',
+        )
+    ]
+
+
+_LOOKED_AT = 20
+"""Ends of each shard that are looked at. Each may have a payload, so they are few."""
+_LATE = 86_400.0
+"""Seconds for which an end may be kept beyond its age: each new end deletes two, so a quiet night leaves some."""
+_FEW = 1000
+"""Ends of a shard that need no warning."""
+_BEYOND = 0.1
+"""The part of its number by which a history may be longer."""
+
+
+async def examine_history(bus: CommandBus) -> list[Finding]:
+    """Look at the oldest ends of each shard, as far as this user may."""
+    from command_bus.errors import CommandBusError
+
+    try:
+        return check_history(await bus.session.transport.operator.history.extents(_LOOKED_AT))
+    except CommandBusError:
+        return []
+
+
+def check_history(extents: Sequence[HistoryExtent]) -> list[Finding]:
+    """Check for histories that are longer, or keep ends for longer, than they were told to."""
+    long = [each for each in extents if each.ends > _FEW]
+    findings: list[Finding] = []
+    beyond = [(each.ends, number, each.shard) for each in long if each.ends > (number := _number(each)) * (1 + _BEYOND)]
+    if beyond:
+        ends, number, shard = max(beyond)
+        advice = (
+            "each new end deletes two that are over, so it shrinks as commands end; was the number of `history=` made smaller?"
+        )
+        findings.append(Finding("history number", "warning", f"shard {shard} keeps {ends:,} ends, of {number:,}", advice))
+    late = [(seconds, each.shard) for each in long if (seconds := _late(each)) > _LATE]
+    if late:
+        seconds, shard = max(late)
+        advice = (
+            "each new end deletes two that are over, and one with a long age holds those behind it: give what ends often no longer age "
+            "than the rest, or let the memory be; search does not show them"
+        )
+        text = f"shard {shard} keeps ends whose age was over {format_duration(seconds)} ago"
+        findings.append(Finding("history age", "warning", text, advice))
+    total = sum(each.ends for each in extents)
+    if total and not findings:
+        findings.append(Finding("history", "ok", f"{total:,} ends"))
+    return findings
+
+
+def _number(extent: HistoryExtent) -> int:
+    """Return the number that the oldest end of a history is kept among: an end with a larger one holds those behind it."""
+    return extent.oldest[0].number if extent.oldest else extent.ends
+
+
+def _late(extent: HistoryExtent) -> float:
+    """Return for how many seconds the age of one of the oldest ends has been over; negative: it is not."""
+    return max(((extent.now_ms - each.settled_ms - each.age_ms) / 1000 for each in extent.oldest), default=-1.0)
+
+
+_MANY_LETTERS, _OLD_LETTER = 10_000, 30 * 86_400.0  # letters; seconds
+
+
+def check_dead_letters(
+    stats: Stats,
+    age: float | None,
+    line: CommandLine = command_line,
+    *,
+    ttl: float | None = None,
+    most: int | None = None,
+) -> list[Finding]:
+    """Check for old or many dead letters.
+
+    Args:
+        stats: The namespace's figures.
+        age: Seconds since the oldest was written; None if there is none.
+        line: Makes the commands of the advice.
+        ttl: `dead_letter_ttl` of this environment; workers may have another.
+        most: `max_dead_letters` of this environment.
+    """
+    if age is None or (stats.dead_letters < max(_MANY_LETTERS, most or 0) and age < max(_OLD_LETTER, ttl or 0.0)):
+        return []
+    found = f"{stats.dead_letters:,} dead letters, the oldest from {format_duration(age)} ago"
+    if ttl or most or stats.pruned:
+        found += ": workers delete the oldest, but none that parks an entity"
+        advice = f"replay or discard them: {line('entities', '--state', 'parked')}; do all workers have the same bounds?"
+    else:
+        purge = line("dlq", "purge", "--until", "30d", "--yes")
+        found += ": without a bound none goes away by itself"
+        advice = f"replay or discard them, and set dead_letter_ttl or max_dead_letters, or run `{purge}` every day"
+    return [Finding("retention", "warning", found, advice)]
