@@ -6,13 +6,14 @@ message are an attempt's id (`transport/interrupts.py`), and advance.lua answers
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from command_bus.errors import NewerState
 from command_bus.serialization.odd_values import stored_text
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.redis.connection.connections import PageSize
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import READ_MAILBOXES, Script
 from command_bus.transport.steps import NO_SNOOZES, Snoozes, attempt_id
@@ -202,3 +203,25 @@ async def read_entry(run: RunScript, keys: ShardKeys, mailbox: str, message: str
     """
     (entries,) = await read_mailboxes(run, keys, [(mailbox, message)], 1)
     return entries[0][1] if entries and entries[0][0] == message else {}
+
+
+async def mailbox_pages(run: RunScript, keys: ShardKeys, mailbox: str, count: int) -> AsyncIterator[list[tuple[str, bytes]]]:
+    """Yield message ids and envelopes of what waits in a mailbox, oldest first, at most `count` a page.
+
+    Args:
+        run: Runs a script on the shard, as for `read_mailboxes`.
+        keys: The keys of the shard.
+        mailbox: Its name.
+        count: As said.
+    """
+    size, start = PageSize(count), OLDEST
+    while True:
+        asked = size.count
+        (entries,) = await read_mailboxes(run, keys, [(mailbox, start)], asked)
+        page = [(entry, fields.get(b"e", b"")) for entry, fields in entries]
+        if page:
+            yield page
+            start = "(" + page[-1][0]
+        if len(page) < asked:
+            return
+        size.observe(sum(len(envelope) for _, envelope in page), len(page))

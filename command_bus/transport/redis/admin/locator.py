@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis
@@ -18,10 +19,9 @@ from command_bus.transport.ports.sender import CommandLocator
 from command_bus.transport.records import CommandLocation, HoldInfo
 from command_bus.transport.redis.admin.entities import surveyed
 from command_bus.transport.redis.admin.holds import parse_hold
-from command_bus.transport.redis.connection.connections import PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.keys import ShardKeys, delayed_member, delayed_number
-from command_bus.transport.redis.mailbox_record import OLDEST, STOPPED, MailboxRecord, parse_record, read_mailboxes
+from command_bus.transport.redis.mailbox_record import STOPPED, MailboxRecord, mailbox_pages, parse_record
 
 _PARKED = b"?"
 _PAGE = 100
@@ -77,15 +77,10 @@ class RedisLocator(RetryingRequests, CommandLocator):
     async def line(self, mailbox: str, most: int | None = None) -> Sequence[tuple[str, bytes]]:
         keys = self._keys_of(mailbox)
         found: list[tuple[str, bytes]] = []
-        size, start = PageSize(_PAGE), OLDEST
-        while len(found) < (most or _MOST):
-            asked = min(size.count, most or _MOST)
-            (page,) = await read_mailboxes(self._connections.at(keys.prefix).run, keys, [(mailbox, start)], asked)
-            found += [(entry, fields.get(b"e", b"")) for entry, fields in page]
-            if len(page) < asked:
+        async for page in mailbox_pages(partial(self._run_once, keys), keys, mailbox, min(_PAGE, most or _MOST)):
+            found += page
+            if len(found) >= (most or _MOST):
                 break
-            size.observe(sum(len(envelope) for _, envelope in found[-len(page) :]), len(page))
-            start = "(" + found[-1][0]
         return found
 
 

@@ -18,7 +18,14 @@ from command_bus.transport.redis.admin.entities import RedisEntities
 from command_bus.transport.redis.connection.connections import Connections, PageSize
 from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.mailbox_record import OLDEST, MailboxRecord, parse_record, read_mailboxes, refuse_newer
+from command_bus.transport.redis.mailbox_record import (
+    OLDEST,
+    MailboxRecord,
+    mailbox_pages,
+    parse_record,
+    read_mailboxes,
+    refuse_newer,
+)
 from command_bus.transport.redis.scripts import MAILBOX_HEADS, REMOVE, RESCHEDULE
 from command_bus.transport.redis.step_arguments import caller_arguments
 from command_bus.transport.steps import Removal
@@ -139,16 +146,8 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
     async def lined_up(self, mailbox: str) -> AsyncIterator[list[WaitingEntry]]:
         """Yield the commands that wait in a mailbox now, page by page, without the delayed ones."""
         keys = self._keys_of(mailbox)
-        run, start, size = partial(self._run_once, keys), OLDEST, PageSize(_PAGE)
-        while True:
-            asked = size.count
-            (page,) = await read_mailboxes(run, keys, [(mailbox, start)], asked)
-            if page:
-                yield [WaitingEntry(entry, fields.get(b"e", b"")) for entry, fields in page]
-                start = "(" + page[-1][0]
-            if len(page) < asked:
-                return
-            size.observe(sum(len(value) for _, fields in page for value in fields.values()), len(page))
+        async for page in mailbox_pages(partial(self._run_once, keys), keys, mailbox, _PAGE):
+            yield [WaitingEntry(*each) for each in page]
 
     async def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, WaitingEntry]]]:
         """Yield the delayed commands of a shard with their mailboxes, page by page."""
