@@ -21,7 +21,7 @@ from command_bus.clock import wall_ms
 from command_bus.dashboard import dashboard, loopback
 from command_bus.embedded import EmbeddedServer
 from command_bus.serialization.msgpack import pack
-from tests.dashboard.troubled_shop import open_shop, trouble, until
+from tests.dashboard.troubled_shop import make_trouble, open_shop, until
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs"
 PORT = 8093
@@ -75,7 +75,7 @@ async def main() -> None:
     with EmbeddedServer.start() as server:
         async with open_shop(server.url) as (bus, _):
             await past(bus)
-            await trouble(bus)
+            await make_trouble(bus)
             app = dashboard(bus, users=loopback("admin"), mask=["card"])
             serving = uvicorn.Server(uvicorn.Config(app, port=PORT, log_level="error", timeout_graceful_shutdown=1))
             task = asyncio.create_task(serving.serve())

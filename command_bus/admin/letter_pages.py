@@ -92,7 +92,9 @@ async def newest_letters(
 
 async def _read_on(views: Views, shard: int, reader: _Shard, size: int) -> None:
     page = await views.letters(shard, reader.before, size)
-    reader.letters += [_Letter((*stream_id(entry), shard), stored) for entry, stored in page]
+    reader.letters += [
+        _Letter((at.ms, at.number, shard), stored) for at, stored in ((stream_id(entry), stored) for entry, stored in page)
+    ]
     reader.is_done = len(page) < size
     if page:
         reader.before = page[-1][0]

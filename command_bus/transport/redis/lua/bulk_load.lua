@@ -121,6 +121,7 @@ end
 
 local admissions, noted, reached, seen = {}, {}, {}, {}
 local repeated, room, refused, judge, accept = 0, batch.room, batch.refused, batch.judge, batch.accept
+local usual, arguments = not named and batch.usual, ARGV
 for i = 1, #boxes do
   local box, entity, id, check = boxes[i], entity_of[i], asked[i], sub(checks, 4 * i - 3, 4 * i)
   local before, admission, fault = known[i] or seen[id], nil, nil
@@ -132,15 +133,19 @@ for i = 1, #boxes do
   elseif sequenced and tonumber(ARGV[head + count + i]) <= numbers[entity] then
     admission = ADMISSION.STALE
   else
-    admission = judge(box, commands[i])
-    if not admission then
-      admission, fault = accept(box, i, ARGV[head + i], id, 0, commands[i])
-      if fault then return fault end
-    elseif admission == ADMISSION.FOLDED then
-      unique.fold(commands[i])
-    else
-      refused[box] = true
+    if usual then admission, fault = usual(box, arguments[head + i]) end
+    if not admission and not fault then
+      local refusal = judge(box, commands[i])
+      if not refusal then
+        admission, fault = accept(box, i, arguments[head + i], id, 0, commands[i])
+      elseif refusal == ADMISSION.FOLDED then
+        unique.fold(commands[i])
+      else
+        refused[box] = true
+      end
+      admission = refusal or admission
     end
+    if fault then return fault end
     if room[box] and not refused[box] then
       seen[id], noted[#noted + 1], noted[#noted + 2] = check, id, check
       if sequenced then

@@ -120,7 +120,17 @@ if is_unique then
 end
 
 local admissions, refused, judge, accept = {}, batch.refused, batch.judge, batch.accept
-for i = 1, count do
+local first, usual, arguments = 1, kinds == '' and not is_unique and batch.usual, ARGV
+if usual then
+  for i = 1, count do
+    local box, fault = boxes[i], nil
+    if room[box] then admissions[i], fault = usual(box, arguments[head + i]) end
+    if fault then return fault end
+    if not admissions[i] then break end  -- from here on each is looked at
+    first = i + 1
+  end
+end
+for i = first, count do
   local box, kind, delay, id, mark, digest = boxes[i], KIND.PLAIN, 0, nil, nil, nil
   if kinds ~= '' then
     kind = sub(kinds, i, i)

@@ -17,6 +17,9 @@
 -- nothing is watched; folded, a number of commands; and three functions. A command with a unique key is a
 -- table there, see shared/unique_line.lua; nil is one without.
 --
+-- usual    put a command that has nothing but its envelope into its mailbox: judge and accept at once, where
+--          nothing in the batch or the shard asks for more, else nil. Return its admission, nil where `judge`
+--          has to say why there is none; or nil and the error, as `accept`
 -- judge    return why a command is not accepted, or nil; nothing is written
 -- accept   put a command into its mailbox, or keep it until then; return its admission, or nil and the error
 --          of the whole batch: at the memory limit its first write fails
@@ -66,6 +69,23 @@ local function open_batch(batch)
     end
   end
 
+  -- Return the admission of a command whose mailbox took nothing; nil and the error at the memory limit.
+  local function failed(box, fault)
+    if not spoiled(box, fault) and accepted == 0 then return nil, fault end
+    room[box] = false
+    return ADMISSION.TAKES_NOTHING
+  end
+
+  local function usual(box, envelope)
+    local space = room[box]
+    if free < 1 or space < 1 or refused[box] then return nil end
+    local fault = put(box, envelope)
+    if fault then return failed(box, fault) end
+    accepted, free, room[box] = accepted + 1, free - 1, space - 1
+    return '+'
+  end
+  if not (is_kept or is_held or publish or queue_up or newcomers) then batch.usual = usual end
+
   -- Keep a command until it takes its place, or put it there. Return the error if its mailbox takes nothing;
   -- then its place, d while it is kept, and until when.
   local function stand(box, envelope, id, flow, delay, key)
@@ -85,11 +105,7 @@ local function open_batch(batch)
     else
       fault, place = put(box, envelope, queue_up and flow_of(i))
     end
-    if fault then
-      if not spoiled(box, fault) and accepted == 0 then return nil, fault end
-      room[box] = false
-      return ADMISSION.TAKES_NOTHING
-    end
+    if fault then return failed(box, fault) end
     accepted = accepted + 1
     if newcomers and idle and records[box] then newcomers = newcomers - 1 end
     if command then batch.unique.hold(command, place, at) end
