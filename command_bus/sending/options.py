@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from command_bus.clock import checked_seconds, milliseconds_of, wall_ms
@@ -87,13 +88,18 @@ def compresses(out: OutgoingMessage, settings: BusSettings) -> bool:
     return above is not None and len(out.payload) > above
 
 
+@cache
+def _names_of(known: type[Any]) -> frozenset[str]:
+    return frozenset(known.__annotations__)
+
+
 def check_names(options: Mapping[str, Any], known: type[Any]) -> None:
     """Check that options are those of a TypedDict.
 
     Raises:
         TypeError: There is another one.
     """
-    if not options.keys() <= known.__annotations__.keys():
+    if not _names_of(known).issuperset(options):
         unknown = min(options.keys() - known.__annotations__.keys())
         raise TypeError(f"unexpected keyword argument {unknown!r}")
 
@@ -119,7 +125,8 @@ def give(out: OutgoingMessage, options: DispatchOptions, history: History | None
     for option in GIVEN:
         if (value := options.get(option.name)) is not None:
             option.put(out.options, value)
-    HISTORY.put(out.options, history if given_history is None else history_of(given_history))
+    if (kept := history if given_history is None else history_of(given_history)) is not None:
+        HISTORY.put(out.options, kept)
     if headers := options.get("headers"):
         out.headers = checked_headers(headers)
     delay = fold(out, options.get("unique") or out.unique, delay, at)
