@@ -219,18 +219,16 @@ def build_report(
     )
 
 
+_SUMMED = ("rows", "added", "duplicates", "rejected", "conflicts", "entities")
+
+
 def dry_run_report(report: DispatchReport, results: Sequence[PartitionResult], rejects: Sequence[bytes]) -> DispatchReport:
     """Return the report of a dry run, made of an empty one and the counts of its tasks."""
     return replace(
         report,
         state="dry run",
-        rows=sum(each.rows for each in results),
-        added=sum(each.added for each in results),
-        duplicates=sum(each.duplicates for each in results),
-        rejected=sum(each.rejected for each in results),
-        conflicts=sum(each.conflicts for each in results),
-        entities=sum(each.entities for each in results),
         partitions=[*results],
+        **{name: sum(getattr(each, name) for each in results) for name in _SUMMED},
         distinct_rejects=len(rejects),
         dry_run_rejects=tuple(rejects),
     )

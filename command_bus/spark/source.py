@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -18,6 +18,9 @@ from command_bus.errors import InvalidSettings
 from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.options import ReadOptions, WriteOptions
 from command_bus.spark.writing.interpreters import choose_interpreter
+
+if TYPE_CHECKING:
+    from command_bus.spark.writing.writer import WritePlan
 
 
 class CommandBusSource(DataSource):
@@ -36,25 +39,26 @@ class CommandBusSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Plan a batch write."""
-        from command_bus.spark.writing.column_types import check_movable
-        from command_bus.spark.writing.writer import BatchWriter, WritePlan
+        from command_bus.spark.writing.writer import BatchWriter
 
-        if overwrite:
-            raise InvalidSettings('commands cannot be overwritten: write with mode("append")')
         with without_spark_frames():
-            check_movable(schema)
-            return BatchWriter(WritePlan.build(WriteOptions.parse(self.options), schema))
+            return BatchWriter(self._write_plan(schema, overwrite, 'write with mode("append")'))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """Plan a streaming write."""
+        from command_bus.spark.writing.writer import StreamWriter
+
+        with without_spark_frames():
+            return StreamWriter(self._write_plan(schema, overwrite, 'use outputMode("append")'))
+
+    def _write_plan(self, schema: StructType, overwrite: bool, instead: str) -> WritePlan:
         from command_bus.spark.writing.column_types import check_movable
-        from command_bus.spark.writing.writer import StreamWriter, WritePlan
+        from command_bus.spark.writing.writer import WritePlan
 
         if overwrite:
-            raise InvalidSettings('commands cannot be overwritten: use outputMode("append")')
-        with without_spark_frames():
-            check_movable(schema)
-            return StreamWriter(WritePlan.build(WriteOptions.parse(self.options), schema))
+            raise InvalidSettings(f"commands cannot be overwritten: {instead}")
+        check_movable(schema)
+        return WritePlan.build(WriteOptions.parse(self.options), schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a batch read."""

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from command_bus import Command, InvalidSettings
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.writing.planning import planned
+from command_bus.spark.writing.command_lookup import planned
 from tests.tables.spark_names import NAMES, OPTIONS, WRONG
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic_core import PydanticSerializationError, to_json
 
 from command_bus.serialization.json_forms import BASE64
-from command_bus.serialization.limits import PayloadLimits, Undecodable
+from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.native import unpackb
 from command_bus.serialization.reply import (
     BadReply,
@@ -28,7 +28,7 @@ from command_bus.serialization.reply import (
     Unhandled,
     unpack_reply,
 )
-from command_bus.spark.reading.views import arrow_schema_of, json_text, packed_json, pc, times
+from command_bus.spark.reading.views import LIMITS, MICROS, arrow_schema_of, json_text, packed_json, pc, times
 from command_bus.transport.ports.bulk import OutcomePage
 
 UNREADABLE = "unreadable"
@@ -38,10 +38,8 @@ _VERSION = 1
 _RECORD, _REPLY, _COMPLETED = 12, 3, 0  # elements of a record, of a reply before its body; the kind of a reply with a value
 _WITH_OTHER = frozenset(("folded", "superseded"))  # statuses whose records name another command at the end
 _NOTHING = b"\xc0"
-_LIMITS = PayloadLimits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)
 _SCHEMA = arrow_schema_of("outcomes")
 _MILLIS = pa.timestamp("ms", tz="UTC")
-_MICROS = pa.timestamp("us", tz="UTC")
 
 # The names that callers' errors and dead letters have.
 _CODES: dict[type[Any], str] = {
@@ -111,7 +109,7 @@ def _batch(dispatch_id: str, shard: int, ids: list[bytes], columns: dict[str, An
         array = given.get(column.name)
         if array is None:
             values = columns[column.name]
-            array = times(values) if column.type == _MICROS else pa.array(values, column.type)
+            array = times(values) if column.type == MICROS else pa.array(values, column.type)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
@@ -119,7 +117,7 @@ def _batch(dispatch_id: str, shard: int, ids: list[bytes], columns: dict[str, An
 def _entry_times(entries: Any) -> Any:
     """Return the times that entry ids begin with."""
     parts = pc.split_pattern(entries, "-")
-    return pc.list_element(parts, 0).cast(pa.int64()).cast(_MILLIS).cast(_MICROS)
+    return pc.list_element(parts, 0).cast(pa.int64()).cast(_MILLIS).cast(MICROS)
 
 
 def _array(parts: list[bytes] | tuple[bytes, ...]) -> bytes:
@@ -154,7 +152,7 @@ def _refuse(code: int, _: bytes) -> Any:
 def _reply_texts(packed: bytes) -> ReplyTexts:
     """Return error type, error message and result of a reply."""
     try:
-        outcome = unpack_reply(packed, _LIMITS)[1]
+        outcome = unpack_reply(packed, LIMITS)[1]
     except Undecodable as error:
         return UNREADABLE, error.reason, None
     match outcome:

@@ -70,11 +70,11 @@ _SPARK: dict[Kind, DataType] = {
     "flag": BooleanType(),
     "time": TimestampType(),
 }
-_MICROS = pa.timestamp("us", tz="UTC")
+MICROS = pa.timestamp("us", tz="UTC")
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999."""
-_ARROW: dict[Kind, Any] = {"text": pa.string(), "int": pa.int32(), "long": pa.int64(), "flag": pa.bool_(), "time": _MICROS}
-_LIMITS = PayloadLimits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)  # all that was accepted is shown
+_ARROW: dict[Kind, Any] = {"text": pa.string(), "int": pa.int32(), "long": pa.int64(), "flag": pa.bool_(), "time": MICROS}
+LIMITS = PayloadLimits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)  # all that was accepted is shown
 
 
 def schema_of(view: View) -> StructType:
@@ -109,7 +109,7 @@ def times(ms: Iterable[int | None] | Any) -> Any:
     """Return an Arrow array of times; 0, and what no timestamp of Python can be, is not known and NULL."""
     array = ms if isinstance(ms, pa.Array) else pa.array(ms, pa.int64())
     known = pc.and_(pc.greater(array, 0), pc.less_equal(array, _LAST_MS))
-    return pc.if_else(known, pc.multiply(array, 1000), pa.scalar(None, pa.int64())).cast(_MICROS)
+    return pc.if_else(known, pc.multiply(array, 1000), pa.scalar(None, pa.int64())).cast(MICROS)
 
 
 def json_text(value: Any) -> str:
@@ -120,7 +120,7 @@ def json_text(value: Any) -> str:
 def packed_json(packed: bytes) -> str | None:
     """Return packed bytes as JSON; None if they cannot be read."""
     try:
-        return json_text(unpack(packed, _LIMITS))
+        return json_text(unpack(packed, LIMITS))
     except (Undecodable, ValueError):
         return None
 
@@ -136,7 +136,7 @@ def dead_letter_row(letter: StoredDeadLetter) -> Row:
         record = DeadLetterRecord(reason="unknown")
     dispatch_id = payload = None
     try:
-        envelope = unpack_envelope(letter.raw, _LIMITS)
+        envelope = unpack_envelope(letter.raw, LIMITS)
     except Undecodable:
         pass  # a dead letter may be about bytes that are no envelope
     else:

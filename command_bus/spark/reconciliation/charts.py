@@ -14,28 +14,28 @@ Series = tuple[str, str, Sequence[float]]
 """Name, CSS class, values."""
 
 
+_Scale = Sequence[tuple[float, float, str]]
+"""The values below which a unit is used, its size, and its name."""
+_NUMBERS: _Scale = ((999.5, 1, ""), (999.5e3, 1e3, "k"), (999.5e6, 1e6, "M"), (math.inf, 1e9, "G"))
+_DURATIONS: _Scale = (
+    (1e3, 1, " ms"), (120e3, 1e3, " s"), (7.2e6, 6e4, " min"), (1.728e8, 3.6e6, " h"), (math.inf, 8.64e7, " d")
+)  # fmt: skip
+
+
 def short_number(value: float) -> str:
     """Return a number in few characters: 950, 12.5k, 3.1M."""
-    for limit, divisor, unit in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (math.inf, 1e9, "G")):
-        if abs(value) < limit * 0.9995:
-            short = value / divisor
-            return f"{short:.1f}".removesuffix(".0") + unit if abs(short) < 100 else f"{short:.0f}{unit}"
-    return str(value)
+    return _short(value, _NUMBERS)
 
 
 def short_duration(ms: float) -> str:
     """Return milliseconds for people: 8 ms, 1.5 s, 12 min, 3.2 h, 2 d."""
-    for limit, divisor, unit in (
-        (1e3, 1, "ms"),
-        (120e3, 1e3, "s"),
-        (7.2e6, 6e4, "min"),
-        (1.728e8, 3.6e6, "h"),
-        (math.inf, 8.64e7, "d"),
-    ):
-        if ms < limit:
-            short = ms / divisor
-            return f"{short:.1f}".removesuffix(".0") + f" {unit}" if short < 100 else f"{short:.0f} {unit}"
-    return str(ms)
+    return _short(ms, _DURATIONS)
+
+
+def _short(value: float, scale: _Scale) -> str:
+    size, unit = next(((size, unit) for limit, size, unit in scale if abs(value) < limit), (1, ""))
+    short = value / size
+    return (f"{short:.1f}".removesuffix(".0") if abs(short) < 100 else f"{short:.0f}") + unit
 
 
 def rate_chart(series: Sequence[Series], step_ms: float, title: str) -> str:

@@ -73,6 +73,10 @@ class Dispatched:
         options = {"url": self.target.url, "namespace": self.target.namespace, "view": name, "dispatchId": self.dispatch_id}
         return reader.options(**options).load()
 
+    def state(self) -> DispatchState:
+        """Read the current state."""
+        return DispatchState.read(self.target, self.dispatch_id, is_empty=self.is_empty)
+
 
 @dataclass(frozen=True)
 class Reconciliation:
@@ -241,11 +245,11 @@ def reconcile(
     deadline = None if timeout is None else mono() + timeout
     aim: int | None = None
     while True:
-        before = DispatchState.read(dispatched.target, dispatched.dispatch_id, is_empty=dispatched.is_empty)
+        before = dispatched.state()
         if deadline is not None:
             expected = before.facts.added + before.facts.folded if aim is None else aim
             await_settled(dispatched.target, dispatched.dispatch_id, expected, deadline)
-            before = DispatchState.read(dispatched.target, dispatched.dispatch_id, is_empty=dispatched.is_empty)
+            before = dispatched.state()
         with unwrapped():
             ledger, outcomes = _examine(dispatched, before)
         if ledger.settled or deadline is None or mono() >= deadline:
@@ -287,7 +291,7 @@ def _examine(dispatched: Dispatched, before: DispatchState) -> tuple[Reconciliat
     )
     late = out_of_order(statuses).localCheckpoint(eager=True)
     tally = _tally(statuses, late.count())
-    after = DispatchState.read(dispatched.target, dispatched.dispatch_id, is_empty=dispatched.is_empty)
+    after = dispatched.state()
     verdict = Verdict.of(tally, before, after)
     return Reconciliation(dispatched, verdict, before, statuses, late, mono() - began), tally.outcomes
 

@@ -1,11 +1,14 @@
-"""The commands that the options of a write name: by class, by value or by wire name, and the mapping of rows to each."""
+"""The commands that the options of a write name: by class, by value or by wire name, the mapping of rows to each, and the checks of both."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import Message, MessageSpec, canonical_entity_id, is_internal
@@ -17,7 +20,8 @@ from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import pack
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.writing.command_mapping import CommandMapping, field_columns
+from command_bus.spark.writing.column_types import types_of
+from command_bus.spark.writing.command_mapping import CommandMapping, check_named, check_taken, check_types, field_columns
 from command_bus.spark.writing.field_checks import MISSING, FieldPlan, plans_of
 from command_bus.spark.writing.interpreters import is_pickled, pickled, unpickled
 from command_bus.spark.writing.named_imports import checked_mapper, import_named, may_import
@@ -212,3 +216,37 @@ def _class_mapping(message_type: type[Message[Any]], options: WriteOptions, colu
     fed = field_columns(spec, plans, options, columns)
     vectorised = vectorised and all(plan.name in fed or plan.default is not MISSING for plan in plans)
     return CommandMapping(spec, plans, fed, vectorised, payload)
+
+
+def planned(
+    options: WriteOptions, schema: StructType, describe: Callable[[str], CommandInfo | None] | None = None
+) -> tuple[dict[str, CommandMapping], pa.Schema]:
+    """Return the mappings of the commands by wire name, empty with a mapper, and the types of the columns that are read.
+
+    A mapper reads all columns. Of other columns nothing is checked.
+
+    Raises:
+        InvalidSettings: An option names what is not there or what no command takes, or a column has a type that no field takes.
+    """
+    names = schema.names
+    check_named(options, names)
+    if options.mapper is not None:
+        mapper_of(options.mapper)
+        types = types_of(schema, names)
+        check_types(options, {}, types)
+        return {}, types
+    mappings = command_mappings(options, names, describe)
+    read = columns_read(options, mappings)
+    check_taken(options, mappings, names, read)
+    types = types_of(schema, [name for name in names if name in read])
+    check_types(options, mappings, types)
+    return mappings, types
+
+
+def columns_read(options: WriteOptions, mappings: Mapping[str, CommandMapping]) -> set[str]:
+    """Return the columns that commands are made of."""
+    named: Sequence[str | None] = (
+        options.command_id_column, options.command_column, options.entity_column, options.sequence_column, options.priority_column
+    )  # fmt: skip
+    fed = (column for mapping in mappings.values() for column in mapping.columns.values())
+    return {name for name in (*named, *fed) if name is not None}

@@ -169,9 +169,9 @@ def fits(plan: FieldPlan, kind: pa.DataType) -> bool:
         return plan.kind is None or plan.nullable
     match plan.kind:
         case "entity":
-            return bool(types.is_integer(kind) or _is_text(kind))
+            return bool(types.is_integer(kind) or is_text(kind))
         case "str":
-            return _is_text(kind)
+            return is_text(kind)
         case "int":
             return bool(types.is_integer(kind))
         case "float":
@@ -186,10 +186,11 @@ def fits(plan: FieldPlan, kind: pa.DataType) -> bool:
 
 def is_entity_column(kind: pa.DataType) -> bool:
     """Return whether a column's values have one text in every session, as entity ids need: text, integers, dates."""
-    return bool(pa.types.is_integer(kind) or _is_text(kind) or pa.types.is_date(kind))
+    return bool(pa.types.is_integer(kind) or is_text(kind) or pa.types.is_date(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column holds texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -210,7 +211,7 @@ def typed_for(plan: FieldPlan, column: pa.Array) -> pa.Array:
 def mask_of(plan: FieldPlan, column: pa.Array) -> pa.Array | None:
     """Return the rows that the field certainly accepts; None if it accepts all. The column's type must fit."""
     masks: list[Any] = []
-    if plan.kind == "entity" and _is_text(column.type):
+    if plan.kind == "entity" and is_text(column.type):
         size = pc.binary_length(column)
         masks += [pc.greater(size, 0), pc.less_equal(size, MAX_ENTITY_ID_BYTES)]
     elif plan.kind == "float" and pa.types.is_floating(column.type):
@@ -247,7 +248,7 @@ def all_of(masks: list[Any]) -> pa.Array | None:
 def widest_of(column: pa.Array) -> int:
     """Return the approximate size of the column's widest value in bytes; numbers and booleans take nine at most."""
     kind = column.type
-    if _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return int(pc.max(pc.binary_length(column)).as_py() or 0)
     return 9
 

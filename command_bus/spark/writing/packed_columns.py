@@ -19,7 +19,7 @@ from command_bus.errors import InvalidCommand
 from command_bus.messages.policies import Priority
 from command_bus.serialization.native import Packer
 from command_bus.spark.writing.columns import column_values
-from command_bus.spark.writing.field_checks import FieldPlan, pc
+from command_bus.spark.writing.field_checks import FieldPlan, is_text, pc
 from command_bus.transport.flows import flow_of, tenant_of
 
 _TABLE = 0x10000
@@ -44,7 +44,7 @@ def packed_column(column: pa.Array) -> pa.Array:
         packed = joined([b"\xcb", *_pairs(bits, (48, 32, 16, 0))])
     elif pa.types.is_boolean(kind):
         packed = pa.array([b"\xc2", b"\xc3"], pa.binary()).take(column.cast(pa.int8()))
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    elif is_text(kind):
         packed = packed_texts(column)
     else:
         packed = packed_binaries(column)
@@ -53,12 +53,12 @@ def packed_column(column: pa.Array) -> pa.Array:
 
 def packed_texts(column: pa.Array) -> pa.Array:
     """Return texts as MessagePack; NULL stays NULL."""
-    return _with_headers(column.cast(pa.string()).cast(pa.binary()), _text_header, _text_headers)
+    return _with_headers(column.cast(pa.string()).cast(pa.binary()), _text_header)
 
 
 def packed_binaries(column: pa.Array) -> pa.Array:
     """Return bytes as MessagePack; NULL stays NULL."""
-    return _with_headers(column.cast(pa.binary()), _binary_header, _binary_headers)
+    return _with_headers(column.cast(pa.binary()), _binary_header)
 
 
 def joined(parts: Sequence[bytes | pa.Array]) -> pa.Array:
@@ -80,7 +80,7 @@ def joined(parts: Sequence[bytes | pa.Array]) -> pa.Array:
 
 def is_readable(column: pa.Array) -> bool:
     """Return whether all texts of a column are UTF-8."""
-    if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
+    if not is_text(column.type):
         return True
     try:
         column.validate(full=True)
@@ -89,13 +89,12 @@ def is_readable(column: pa.Array) -> bool:
     return True
 
 
-def _with_headers(column: pa.Array, header: Callable[[int], bytes], table: Callable[[int], pa.Array]) -> pa.Array:
+def _with_headers(column: pa.Array, header: Callable[[int], bytes]) -> pa.Array:
     sizes = pc.binary_length(column)
     longest = pc.max(sizes).as_py() or 0
     if longest >= _TABLE:
         return joined([_packed_each(sizes, header), column])
-    headers = table(_SMALL if longest < _SMALL else _TABLE).take(sizes)
-    return joined([headers, column])
+    return joined([_headers(header, _SMALL if longest < _SMALL else _TABLE).take(sizes), column])
 
 
 def _packed_integers(column: pa.Array) -> pa.Array:
@@ -136,13 +135,9 @@ def _byte_pairs() -> pa.Array:
 
 
 @cache
-def _text_headers(count: int) -> pa.Array:
-    return pa.array(list(map(_text_header, range(count))), pa.binary())
-
-
-@cache
-def _binary_headers(count: int) -> pa.Array:
-    return pa.array(list(map(_binary_header, range(count))), pa.binary())
+def _headers(header: Callable[[int], bytes], count: int) -> pa.Array:
+    """Return the headers of all sizes below `count`."""
+    return pa.array(list(map(header, range(count))), pa.binary())
 
 
 def _text_header(size: int) -> bytes:

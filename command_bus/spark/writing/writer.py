@@ -28,11 +28,10 @@ from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
 from command_bus.spark.writing.columns import map_in_arrow
 from command_bus.spark.writing.command_encoder import Packed
-from command_bus.spark.writing.command_lookup import command_mappings, mapper_of
+from command_bus.spark.writing.command_lookup import command_mappings, mapper_of, planned
 from command_bus.spark.writing.encoder import BatchEncoder, gc_paused
 from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, ids_digest
 from command_bus.spark.writing.partition import PartitionDispatcher
-from command_bus.spark.writing.planning import planned
 from command_bus.spark.writing.task_results import PartitionResult
 from command_bus.transport.ports.bulk import Opening, Version
 
@@ -98,10 +97,12 @@ class PartitionDone(WriterCommitMessage):
     Attributes:
         result: The counts of the task.
         owner: The query that the dispatch belongs to; empty for a batch.
+        dispatch_id: For a stream, where another writer commits: the dispatch.
     """
 
     result: PartitionResult
     owner: str = ""
+    dispatch_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -229,13 +230,30 @@ class PartitionTask:
             return PartitionDone(self.plan.run(batches, self.version, query or "", self.token), query or "")
 
     def commit(self, done: Sequence[PartitionDone], seconds: float) -> bool:
-        """Close the dispatch for good: later writes add nothing.
+        """Close the version for good, so that later writes add nothing; warn if entities had rows in several tasks.
+
+        Spark may run no task for a micro-batch without rows, and then its query is unknown.
 
         Returns:
-            Whether there was anything to close.
+            Whether there was anything to close: a version without rows leaves nothing behind.
         """
-        owner = done[0].owner if done else ""
-        return _commit(self.plan, self.version, replace(self.plan.opening, owner=owner), [each.result for each in done], seconds)
+        plan, version, results = self.plan, self.version, [each.result for each in done]
+        opening = replace(plan.opening, owner=done[0].owner if done else "")
+        fingerprint = plan.fingerprint(results)
+        if not fingerprint.rows and not _is_committed(plan.target, version):
+            return False
+        if plan.options.version is not None or opening.owner:
+            fingerprint = replace(fingerprint, commands="", columns=())  # a stream's program may change between crash and replay
+        commit_dispatch(plan.target, version, opening, results, seconds, fingerprint=fingerprint)
+        shared = sum(result.shared for result in results)
+        if shared and plan.options.sequence_column is None:
+            _log.warning(
+                "dispatch %r: entities had rows in several tasks (%s times), which wrote at the same time: their order was left to chance. Arrange "
+                "the rows with command_bus.spark.in_order(…) before the write, or name a sequenceColumn; keepOrder = true makes this an "
+                "error, keepOrder = false says that order is of no importance",
+                version.dispatch_id, f"{shared:,}",
+            )  # fmt: skip
+        return True
 
     def dispatch(self, rows: DataFrame) -> bool:
         """Send all partitions of a DataFrame and commit; returns as `commit` does."""
@@ -288,27 +306,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         name = self._plan.options.dispatch_id or f"stream-{query}"
         version = Version(name, int(batch))
         with without_spark_frames():
-            return StreamPartitionDone(self._plan.run(iterator, version, query, self._token), query, name)
+            return PartitionDone(self._plan.run(iterator, version, query, self._token), query, name)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Close the micro-batch for good."""
-        done = [message for message in messages if isinstance(message, StreamPartitionDone)]
+        done = [message for message in messages if isinstance(message, PartitionDone)]
         if done:
-            opening = replace(self._plan.opening, owner=done[0].owner)
-            version = Version(done[0].dispatch_id, batchId)
             with without_spark_frames():
-                _commit(self._plan, version, opening, [message.result for message in done], 0.0)
+                PartitionTask(self._plan, Version(done[0].dispatch_id, batchId)).commit(done, 0.0)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave the micro-batch open: the query replays it."""
         _log.warning("micro-batch %d failed and stays open: the query replays it when it is started again", batchId)
-
-
-@dataclass
-class StreamPartitionDone(PartitionDone):
-    """The message of a stream's task to the driver. It names the dispatch, because another writer commits."""
-
-    dispatch_id: str = ""
 
 
 def commit_dispatch(
@@ -353,28 +362,6 @@ def commit_dispatch(
     )
     rows = "" if fingerprint is None else str(fingerprint)
     connection.retry_while_full(lambda: dispatches.commit(version, summary, opening.remember_ms, rows), _COMMIT_WAIT)
-
-
-def _commit(plan: WritePlan, version: Version, opening: Opening, results: Sequence[PartitionResult], seconds: float) -> bool:
-    """Close a version, and warn if entities had rows in several tasks. Return False if it had no rows, which leaves nothing behind.
-
-    Spark may run no task for a micro-batch without rows, and then its query is unknown.
-    """
-    fingerprint = plan.fingerprint(results)
-    if not fingerprint.rows and not _is_committed(plan.target, version):
-        return False
-    if plan.options.version is not None or opening.owner:
-        fingerprint = replace(fingerprint, commands="", columns=())  # a stream's program may change between crash and replay
-    commit_dispatch(plan.target, version, opening, results, seconds, fingerprint=fingerprint)
-    shared = sum(result.shared for result in results)
-    if shared and plan.options.sequence_column is None:
-        _log.warning(
-            "dispatch %r: entities had rows in several tasks (%s times), which wrote at the same time: their order was left to chance. Arrange "
-            "the rows with command_bus.spark.in_order(…) before the write, or name a sequenceColumn; keepOrder = true makes this an "
-            "error, keepOrder = false says that order is of no importance",
-            version.dispatch_id, f"{shared:,}",
-        )  # fmt: skip
-    return True
 
 
 def _is_committed(target: Target, version: Version) -> bool:
