@@ -173,8 +173,7 @@ class _Job:
 
     def run(self, connection: TargetConnection) -> DispatchReport:
         """Send the rows, unless they were sent before."""
-        dispatches = connection.transport.bulk
-        facts = connection.wait(dispatches.facts(self.version.dispatch_id))
+        facts = connection.facts(self.version.dispatch_id)
         batch = self.plan.options.version is None
         done = facts is not None and facts.version >= self.version.number
         if facts is not None and done and batch:  # a micro-batch goes on, to check that the dispatch belongs to its query
@@ -184,7 +183,7 @@ class _Job:
         task = PartitionTask(replace(self.plan, watched=True), self.version)
         with unwrapped(), ProgressWatch(connection, self.version):
             sent = task.dispatch(self._arranged())
-        facts = connection.wait(dispatches.facts(self.version.dispatch_id))
+        facts = connection.facts(self.version.dispatch_id)
         if not sent or facts is None:
             return self._report(facts or DispatchFacts(self.version.dispatch_id), "empty" if facts is None else "open")
         return self._report(facts, "already committed" if done else "committed")
@@ -201,7 +200,7 @@ class _Job:
         with unwrapped():
             found = self.rows.agg(count, digest).collect()[0]
         now = Fingerprint(found.rows, found.digest or 0, self.plan.commands, self.plan.made_of)
-        known = connection.wait(connection.transport.bulk.fingerprints(facts.dispatch_id))
+        known = connection.wait(connection.bulk.fingerprints(facts.dispatch_id))
         check_same_rows(self.version, facts, known, now)
         _log.warning(
             "dispatch %r was sent before, it was committed at %s: nothing is added this time",

@@ -177,7 +177,7 @@ def dispatch_report(
     """
     target = Target.resolve(url, namespace)
     connection = connection_to(target, PLANNING_PATIENCE)
-    facts = connection.wait(connection.transport.bulk.facts(dispatch_id))
+    facts = connection.facts(dispatch_id)
     if facts is None:
         raise InvalidSettings(
             f"there is no dispatch {dispatch_id!r} at {target.label}: it was never opened, forgotten after rememberFor, or the server was flushed"

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from command_bus.serialization.announcements import CommandInfo, read_descriptio
 from command_bus.server_urls import ALL_SCHEMES, redacted, split_url
 from command_bus.settings import BusSettings
 from command_bus.sync.thread import BusThread
+from command_bus.transport.ports.bulk import BulkDispatches, DispatchFacts, OutcomeStream
 from command_bus.transport.ports.transport import Transport
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.namespace import recorded_choices
@@ -107,6 +108,34 @@ class TargetConnection:
     def transport(self) -> Transport:
         """The transport of the open bus."""
         return self._thread.transport
+
+    @property
+    def bulk(self) -> BulkDispatches:
+        """The dispatches of the namespace."""
+        return self.transport.bulk
+
+    def facts(self, dispatch_id: str) -> DispatchFacts | None:
+        """Return the record of a dispatch; None if it is unknown."""
+        return self.wait(self.bulk.facts(dispatch_id))
+
+    def streams(self, dispatch_ids: Iterable[str]) -> dict[tuple[str, int], OutcomeStream | None]:
+        """Return the streams of outcomes by dispatch and shard; None where a shard has none."""
+        keys = [(name, shard) for name in dispatch_ids for shard in range(self.transport.shards)]
+        return dict(zip(keys, self.wait(self.bulk.outcomes.streams(keys)), strict=True))
+
+    def chunks(self, items: AsyncIterator[T], count: int = 1) -> Iterator[list[T]]:
+        """Yield the items of an asynchronous iterator in lists of `count`, in a thread without a loop."""
+
+        async def next_chunk() -> list[T]:
+            taken: list[T] = []
+            async for item in items:
+                taken.append(item)
+                if len(taken) == count:
+                    break
+            return taken
+
+        while taken := self.wait(next_chunk()):
+            yield taken
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the connection's loop and return its result."""

@@ -7,7 +7,7 @@ one task per shard, or a single one.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -112,13 +112,13 @@ class BatchReader(DataSourceReader):
         options, connection = self._plan.options, self._plan.connection
         since, until = options.since_ms, options.until_ms
         lost = 0
-        for name, shard, stream in self._plan.streams(self._plan.names()):
+        for (name, shard), stream in self._plan.streams(self._plan.names()).items():
             lost += stream.trimmed
             ends: tuple[str, str] | None = (stream.first, stream.last) if stream.first else None
             if ends is not None and (since is not None or until is not None):
                 low = "-" if since is None else f"{since}-0"
                 high = stream.last if until is None else f"({until}-0"
-                ends = connection.wait(connection.transport.bulk.outcomes.ends(name, shard, low, high))
+                ends = connection.wait(connection.bulk.outcomes.ends(name, shard, low, high))
             if ends is not None:
                 yield Span(name, shard, id_before(ends[0]), ends[1], stream.length), ends[0]
         if lost and since is None and options.dispatch_id is not None:
@@ -138,13 +138,13 @@ class BatchReader(DataSourceReader):
         connection, count = self._plan.connection, self._plan.options.page
         match self._plan.options.view:
             case "entities":
-                for pages in _pages(connection, connection.transport.operator.entities.pages(part.shard)):
-                    yield [entity_row(entity, part.shard) for entity in pages[0]]
+                for [page] in connection.chunks(connection.transport.operator.entities.pages(part.shard)):
+                    yield [entity_row(entity, part.shard) for entity in page]
             case "deadLetters":
                 yield from self._dead_letters(connection, part)
             case "rejects":
                 for name in part.names:
-                    for rejects in _pages(connection, connection.transport.bulk.rejects(name), count):
+                    for rejects in connection.chunks(connection.bulk.rejects(name), count):
                         yield [reject_row(name, record) for _, record in rejects]
             case _:
                 yield from _chunked(_dispatches(connection, part.names), count)
@@ -203,27 +203,10 @@ class PushdownReader(BatchReader):
 
 
 def _dispatches(connection: TargetConnection, names: Iterable[str]) -> Iterator[Row]:
-    dispatches = connection.transport.bulk
     for name in names:
-        facts = connection.wait(dispatches.facts(name))
+        facts = connection.facts(name)
         if facts is not None:
-            keys = [(name, shard) for shard in range(connection.transport.shards)]
-            yield dispatch_row(facts, connection.wait(dispatches.outcomes.streams(keys)), wall_ms())
-
-
-def _pages(connection: TargetConnection, items: AsyncIterator[T], count: int = 1) -> Iterator[list[T]]:
-    """Yield the items of an asynchronous iterator in lists of `count`, in a thread without a loop."""
-
-    async def next_page() -> list[T]:
-        taken: list[T] = []
-        async for item in items:
-            taken.append(item)
-            if len(taken) == count:
-                break
-        return taken
-
-    while taken := connection.wait(next_page()):
-        yield taken
+            yield dispatch_row(facts, [*connection.streams([name]).values()], wall_ms())
 
 
 def _chunked(rows: Iterator[Row], count: int) -> Iterator[list[Row]]:

@@ -6,13 +6,14 @@ A `ReadPlan` is data and travels to the tasks; there each process has a connecti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
 from command_bus.errors import InvalidSettings
 from command_bus.spark.options import ReadOptions
+from command_bus.spark.reading.offsets import StreamKey
 from command_bus.spark.reading.outcome_batches import outcome_batch
 from command_bus.spark.reading.spans import Span, pack_spans, rows_per_task, split_span
 from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
@@ -52,7 +53,7 @@ class ReadPlan:
         """
         target = Target.resolve(options.url, options.namespace)
         connection_to(target, PLANNING_PATIENCE)
-        return cls(replace(options, url=target.url, namespace=target.namespace), target)
+        return cls(options, target)
 
     @property
     def connection(self) -> TargetConnection:
@@ -66,10 +67,9 @@ class ReadPlan:
             InvalidSettings: The option names a dispatch that is unknown, or one without outcomes although these are requested.
         """
         connection, named = self.connection, self.options.dispatch_id
-        dispatches = connection.transport.bulk
         if named is None:
-            return list(self.only) if self.only is not None else connection.wait(dispatches.names())
-        facts = connection.wait(dispatches.facts(named))
+            return list(self.only) if self.only is not None else connection.wait(connection.bulk.names())
+        facts = connection.facts(named)
         if facts is None and not self.streams([named]):  # outcomes may be kept for longer than their dispatch
             raise InvalidSettings(
                 f"option dispatchId = {named!r}: no such dispatch is known (any more) at {self.target.label}; "
@@ -81,19 +81,16 @@ class ReadPlan:
             )
         return [named] if self.only is None or named in self.only else []
 
-    def streams(self, names: Iterable[str]) -> list[tuple[str, int, OutcomeStream]]:
-        """Return the streams of outcomes of dispatches, with their shards."""
-        connection = self.connection
-        keys = [(name, shard) for name in names for shard in range(connection.transport.shards)]
-        found = connection.wait(connection.transport.bulk.outcomes.streams(keys))
-        return [(*key, stream) for key, stream in zip(keys, found, strict=True) if stream is not None]
+    def streams(self, names: Iterable[str]) -> dict[StreamKey, OutcomeStream]:
+        """Return the streams of outcomes of dispatches, by dispatch and shard."""
+        return {key: stream for key, stream in self.connection.streams(names).items() if stream is not None}
 
     def tasks(self, spans: Iterable[tuple[Span, str]]) -> list[InputPartition]:
         """Return the spans as tasks of about the same size. Each span comes with the id of its first outcome."""
         spans = list(spans)
         rows = rows_per_task(sum(span.rows for span, _ in spans), self.options.partitions)
         connection = self.connection
-        outcomes = connection.transport.bulk.outcomes
+        outcomes = connection.bulk.outcomes
         parts = [
             part for span, first in spans for part in connection.wait(split_span(outcomes, span, first, -(-span.rows // rows)))
         ]
@@ -102,7 +99,7 @@ class ReadPlan:
     def batches(self, part: OutcomePartition) -> Iterator[Any]:
         """Yield the Arrow batches of a task, one for each page."""
         connection, count = self.connection, self.options.page
-        outcomes = connection.transport.bulk.outcomes
+        outcomes = connection.bulk.outcomes
         for span in part.spans:
             after = span.after
             while after != span.until:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("command_bus.spark")
 _SHORTEST, _LONGEST = 0.05, 1.0  # seconds between two reads of the counters
-Page = TypeVar("Page")
 _LOG_EVERY = 5.0  # seconds between two lines in the log
 
 
@@ -58,7 +57,7 @@ class DispatchState:
             InvalidSettings: The dispatch is unknown, or keeps no outcomes.
         """
         connection = connection_to(target)
-        facts = connection.wait(connection.transport.bulk.facts(dispatch_id))
+        facts = connection.facts(dispatch_id)
         shot = connection.wait(connection.transport.operator.statistics.snapshot(0))
         if facts is None and is_empty:
             facts = DispatchFacts(dispatch_id, version=0, first_ms=shot.now_ms, keep_ms=1)
@@ -71,7 +70,7 @@ class DispatchState:
                 f"dispatch {dispatch_id!r} keeps no outcomes, so its commands cannot be reconciled: "
                 'dispatch with outcomes="7 days", or as long as they may be read'
             )
-        return cls(facts, tuple(_streams(connection, dispatch_id)), shot.now_ms)
+        return cls(facts, tuple(connection.streams([dispatch_id]).values()), shot.now_ms)
 
     @property
     def open(self) -> bool:
@@ -101,7 +100,9 @@ def await_settled(target: Target, dispatch_id: str, aim: int, deadline: float) -
     connection = connection_to(target)
     pause, logged = _SHORTEST, mono()
     while True:
-        settled = sum((stream.added or stream.length) for stream in _streams(connection, dispatch_id) if stream is not None)
+        settled = sum(
+            (stream.added or stream.length) for stream in connection.streams([dispatch_id]).values() if stream is not None
+        )
         now = mono()
         if settled >= aim or now >= deadline:
             return
@@ -153,16 +154,10 @@ def _waiting(target: Target, dispatch_id: str, _moment: int, batches: Iterable[A
 def _pages(connection: TargetConnection, shard: int) -> Iterator[list[tuple[bytes, bool]]]:
     """Yield the envelopes in a shard, each with whether its mailbox is parked. A delayed command moves to its mailbox, so those are first."""
     mailboxes = connection.transport.operator.mailboxes
-    delayed = mailboxes.delayed(shard)
-    while (later := connection.wait(_next(delayed))) is not None:
+    for [later] in connection.chunks(mailboxes.delayed(shard)):
         yield [(each.envelope, False) for _, each in later]
-    lined_up = mailboxes.contents(shard)
-    while (page := connection.wait(_next(lined_up))) is not None:
+    for [page] in connection.chunks(mailboxes.contents(shard)):
         yield [(raw, entity.state == "parked") for entity, envelopes in page for raw in envelopes]
-
-
-async def _next(pages: AsyncIterator[Page]) -> Page | None:
-    return await anext(pages, None)
 
 
 def _id_of_dispatch(raw: bytes, dispatch_id: str, limits: PayloadLimits) -> str | None:
@@ -172,9 +167,3 @@ def _id_of_dispatch(raw: bytes, dispatch_id: str, limits: PayloadLimits) -> str 
     except Undecodable:
         return None  # not from a dispatch
     return envelope.command_id if envelope.flags & KEEP_OUTCOME and envelope.correlation_id == dispatch_id else None
-
-
-def _streams(connection: TargetConnection, dispatch_id: str) -> list[OutcomeStream | None]:
-    keys: list[tuple[str, int]] = [(dispatch_id, shard) for shard in range(connection.transport.shards)]
-    found: Any = connection.wait(connection.transport.bulk.outcomes.streams(keys))
-    return list(found)

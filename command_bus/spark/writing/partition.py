@@ -127,7 +127,7 @@ class PartitionDispatcher:
         self._began = time.monotonic()
         connection = self.connection
         self._depths = DepthChecks(connection.settings.max_depth)
-        dispatches = connection.transport.bulk
+        dispatches = connection.bulk
         self.result.done = (
             connection.retry_while_full(lambda: dispatches.open(self.version, self.opening), self._max_wait) == "done"
         )
@@ -311,7 +311,7 @@ class PartitionDispatcher:
         try:
             if self._watched:
                 connection = self.connection
-                connection.wait(connection.transport.bulk.note(self.version, text))
+                connection.wait(connection.bulk.note(self.version, text))
                 return
         except CommandBusError:
             pass  # the server is out of memory, for example: then this process's log has the warning
@@ -332,7 +332,7 @@ class PartitionDispatcher:
         connection = self.connection
         to_check, new = self._depths.due(chunk)
         entity_owner = self._owners.declare(chunk, new)
-        work = connection.transport.bulk.load(
+        work = connection.bulk.load(
             self.version,
             shard,
             chunk,
@@ -370,7 +370,7 @@ class PartitionDispatcher:
 
     def _store_rejects(self, rows: list[tuple[str, bytes]]) -> bool:
         connection = self.connection
-        dispatches = connection.transport.bulk
+        dispatches = connection.bulk
         return connection.retry_while_full(lambda: dispatches.reject(self.version, rows, self._max_rejects), self._max_wait)
 
 

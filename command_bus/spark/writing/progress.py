@@ -58,7 +58,7 @@ class ProgressWatch:
     def _read(self) -> DispatchFacts | None:
         """Return the record of the dispatch, and log a new note of a task; None if the server cannot be read, which the tasks report."""
         try:
-            facts = self._connection.wait(self._connection.transport.bulk.facts(self._version.dispatch_id))
+            facts = self._connection.facts(self._version.dispatch_id)
         except CommandBusError:
             return None
         if facts is not None and facts.note and facts.note != self._noted:

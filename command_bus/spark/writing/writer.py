@@ -138,7 +138,6 @@ class WritePlan:
         target = Target.resolve(options.url, options.namespace)
         connection = connection_to(target, PLANNING_PATIENCE)
         mappings, types = planned(options, schema, connection.describe)
-        options = replace(options, url=target.url, namespace=target.namespace)
         if options.mapper is not None:
             return cls(options, target, tuple(types.names))
         made_of = tuple(f"{name} {types.field(name).type}" for name in sorted(types.names))
@@ -344,10 +343,10 @@ def commit_dispatch(
         TransportUnavailable: The server cannot be reached.
     """
     connection = connection_to(target)
-    dispatches = connection.transport.bulk
+    dispatches = connection.bulk
     done = connection.retry_while_full(lambda: dispatches.open(version, opening), _COMMIT_WAIT) == "done"
     if fingerprint is not None and (done or any(result.done for result in results)):
-        facts = connection.wait(dispatches.facts(version.dispatch_id))
+        facts = connection.facts(version.dispatch_id)
         known = connection.wait(dispatches.fingerprints(version.dispatch_id))
         if facts is not None and check_same_rows(version, facts, known, fingerprint) is None:
             _log.warning(
@@ -366,7 +365,7 @@ def commit_dispatch(
 
 def _is_committed(target: Target, version: Version) -> bool:
     connection = connection_to(target)
-    facts = connection.wait(connection.transport.bulk.facts(version.dispatch_id))
+    facts = connection.facts(version.dispatch_id)
     return facts is not None and facts.version >= version.number
 
 
