@@ -14,7 +14,7 @@
 | `errors`, `quoting` | errors that cross Spark; columns by their exact names |
 | `writing.writer` | the data source's writers: plan, tasks, commit |
 | `writing.partition` | sends one partition; usable without Spark |
-| `writing.send_queue`, `refusals` | the commands to send, when a task warns and gives up; full mailboxes |
+| `writing.send_queue` | the commands to send, full mailboxes, when a task warns and gives up |
 | `writing.task_results` | a task's counts and rejects |
 | `writing.command_lookup` | the commands that options name: by class, by value, from what workers publish |
 | `writing.command_mapping` | how columns feed a command's fields |

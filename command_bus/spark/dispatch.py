@@ -300,16 +300,15 @@ def _entity_column(plan: WritePlan) -> str | None:
 
 def _check_values(max_rejects: object, partitions: object, id_namespace: object, dry_run: object, mapper: object) -> None:
     """Check what is no option of the data source, which checks its own."""
-    if max_rejects is not None and not _is_limit(max_rejects):
-        raise InvalidSettings(f"max_rejects = {max_rejects!r}: give a whole number of rows, or a share of them below 1")
-    if partitions is not None and (type(partitions) is not int or partitions < 1):
-        raise InvalidSettings(f"partitions = {partitions!r}: give a number of tasks, at least 1")
-    if not isinstance(id_namespace, UUID):
-        raise InvalidSettings(f"id_namespace = {id_namespace!r}: give a UUID")
-    if type(dry_run) is not bool:
-        raise InvalidSettings(f"dry_run = {dry_run!r}: give True or False")
-    if mapper is not None and not callable(mapper):
-        raise InvalidSettings(f"mapper = {mapper!r}: give a function from a row to a command")
+    for name, value, fits, wanted in (
+        ("max_rejects", max_rejects, max_rejects is None or _is_limit(max_rejects), "a whole number of rows, or a share of them below 1"),
+        ("partitions", partitions, partitions is None or (type(partitions) is int and partitions > 0), "a number of tasks, at least 1"),
+        ("id_namespace", id_namespace, isinstance(id_namespace, UUID), "a UUID"),
+        ("dry_run", dry_run, type(dry_run) is bool, "True or False"),
+        ("mapper", mapper, mapper is None or callable(mapper), "a function from a row to a command"),
+    ):  # fmt: skip
+        if not fits:
+            raise InvalidSettings(f"{name} = {value!r}: give {wanted}")
 
 
 def _is_limit(value: object) -> bool:

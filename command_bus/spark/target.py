@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -39,12 +40,12 @@ PLANNING_PATIENCE = 10.0
 """The same for the driver's first contact: a user waits there, and the URL may be wrong."""
 
 
-_ACCESS = ("username", "password", "tls_ca", "tls_cert", "tls_key", "insecure", "signing_keys")
-_LIMITS = (
+_TAKEN_OVER = {
+    "username", "password", "tls_ca", "tls_cert", "tls_key", "insecure", "signing_keys",
     "max_depth", "max_total_depth", "max_entities", "max_payload", "max_nesting", "durability", "wait_replicas", "wait_timeout",
     "allow_eviction",
-)  # fmt: skip
-"""Limits and durability settings of the driver, which executors take over: their environment differs."""
+}  # fmt: skip
+"""Credentials, limits and durability settings of the driver, which executors take over: their environment differs."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -218,18 +219,12 @@ def _check_url(url: str) -> None:
 
 def _access(settings: BusSettings) -> tuple[tuple[str, Any], ...]:
     """Return the settings that are not at their defaults, hashable."""
-    found: list[tuple[str, Any]] = []
-    for name in _LIMITS:
-        value = getattr(settings, name)
-        if value != BusSettings.model_fields[name].default:
-            found.append((name, value))
-    for name in _ACCESS:
-        value = getattr(settings, name)
-        if name == "signing_keys":
-            value = tuple(SecretStr(f"{key_id}:{secret.get_secret_value()}") for key_id, secret in value.items())
-        if value:
-            found.append((name, value))
-    return tuple(found)
+    found = settings.model_dump(include=_TAKEN_OVER, exclude_defaults=True)
+    if settings.signing_keys:
+        found["signing_keys"] = tuple(
+            SecretStr(f"{key_id}:{secret.get_secret_value()}") for key_id, secret in settings.signing_keys.items()
+        )
+    return tuple(found.items())
 
 
 _connections: dict[Target, TargetConnection] = {}
@@ -256,18 +251,5 @@ def connection_to(target: Target, patience: float | None = None) -> TargetConnec
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on a loop in a new thread: in a notebook this thread already has a loop."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(asyncio.run(work))
-        except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="command_bus.spark")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    with ThreadPoolExecutor(1, "command_bus.spark") as thread:
+        return thread.submit(asyncio.run, work).result()

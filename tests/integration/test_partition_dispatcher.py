@@ -423,7 +423,7 @@ def test_the_dispatcher_works_without_spark() -> None:
 
 
 def test_every_admission_is_counted_somewhere() -> None:
-    from command_bus.spark.writing.refusals import LIMITS, MAILBOX_LIMITS
+    from command_bus.spark.writing.send_queue import LIMITS, MAILBOX_LIMITS
     from command_bus.spark.writing.task_results import PERMANENT_REFUSALS
 
     of_unique_keys = {Admission.FOLDED, Admission.REPLACED, Admission.MAY_NOT_REPLACE}  # two are counted, the third is raised

@@ -64,7 +64,7 @@ class CommandEncoder:
         spec = mapping.spec
         connection = dispatcher.connection
         if spec.entity is not None:
-            connection.agree(spec.entity)
+            dispatcher.agree(spec.entity)
         at_most_once = connection.settings.handling(spec).delivery == "at_most_once"
         out = message_of(spec, None if spec.entity is None else "-", b"", at_most_once=at_most_once)
         envelope = dispatcher.envelope(give(out, {"priority": priority}, None))

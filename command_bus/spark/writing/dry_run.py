@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from command_bus.spark.errors import without_spark_frames
-from command_bus.spark.target import TargetConnection, connection_to
 from command_bus.spark.writing.columns import map_in_arrow
 from command_bus.spark.writing.encoder import gc_paused
 from command_bus.spark.writing.partition import PartitionDispatcher
@@ -23,19 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SHOWN = 1_000  # rejects that a task returns
-
-
-class _ReadOnlyConnection:
-    """A connection that skips agreements on entity types, which would be written to the server."""
-
-    def __init__(self, connection: TargetConnection) -> None:
-        self._connection = connection
-
-    def agree(self, entity_type: str, max_wait: float = 0.0) -> None:
-        """Do nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
 
 
 class DryRun(PartitionDispatcher):
@@ -51,10 +37,8 @@ class DryRun(PartitionDispatcher):
         self._checks: dict[str, bytes] = {}
         self._mailboxes: set[str] = set()
 
-    @property
-    def connection(self) -> Any:
-        """The connection of this process, for settings and commands' descriptions."""
-        return _ReadOnlyConnection(connection_to(self.target))
+    def agree(self, entity_type: str) -> None:
+        """Agree on nothing: that would be written to the server."""
 
     def open(self) -> None:
         """Open nothing."""

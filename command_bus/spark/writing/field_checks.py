@@ -8,6 +8,7 @@ gives the reasons.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -162,26 +163,18 @@ def _is_compared(kind: str, bound: Any) -> bool:
     return type(bound) is float and kind == "float"
 
 
+_ACCEPTED: dict[Kind, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "entity": (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string), "str": (pa.types.is_string, pa.types.is_large_string),
+    "int": (pa.types.is_integer,), "float": (pa.types.is_floating, pa.types.is_integer), "bool": (pa.types.is_boolean,),
+    "bytes": (pa.types.is_binary, pa.types.is_large_binary),
+}  # fmt: skip
+
+
 def fits(plan: FieldPlan, kind: pa.DataType) -> bool:
     """Return whether values of an Arrow type can be what the field wants; True if only the model can check it."""
-    types = pa.types
-    if types.is_null(kind):
+    if plan.kind is None or pa.types.is_null(kind):
         return plan.kind is None or plan.nullable
-    match plan.kind:
-        case "entity":
-            return bool(types.is_integer(kind) or is_text(kind))
-        case "str":
-            return is_text(kind)
-        case "int":
-            return bool(types.is_integer(kind))
-        case "float":
-            return bool(types.is_floating(kind) or types.is_integer(kind))
-        case "bool":
-            return bool(types.is_boolean(kind))
-        case "bytes":
-            return bool(types.is_binary(kind) or types.is_large_binary(kind))
-        case None:
-            return True
+    return any(accepts(kind) for accepts in _ACCEPTED[plan.kind])
 
 
 def is_entity_column(kind: pa.DataType) -> bool:

@@ -23,8 +23,7 @@ from command_bus.serialization.envelope import IN_DISPATCH, KEEP_OUTCOME, WireEn
 from command_bus.serialization.envelope_options import HISTORY
 from command_bus.spark.options import OnInvalid
 from command_bus.spark.target import Target, TargetConnection, connection_to
-from command_bus.spark.writing.refusals import DepthChecks, Refusal
-from command_bus.spark.writing.send_queue import SendQueue, StallTimer
+from command_bus.spark.writing.send_queue import DepthChecks, Refusal, SendQueue, StallTimer
 from command_bus.spark.writing.task_results import PERMANENT_REFUSALS, PartitionResult, RejectStore, RowReject, permanent_reject
 from command_bus.transport.flows import envelope_flow
 from command_bus.transport.mailboxes import mailbox_parts
@@ -132,6 +131,14 @@ class PartitionDispatcher:
             connection.retry_while_full(lambda: dispatches.open(self.version, self.opening), self._max_wait) == "done"
         )
 
+    def agree(self, entity_type: str) -> None:
+        """Check that all clients of the namespace use the same mailboxes for an entity type.
+
+        Raises:
+            InvalidSettings: They do not.
+        """
+        self.connection.agree(entity_type, self._max_wait)
+
     def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any]]) -> PartitionResult:
         """Send commands that have ids: `Envelope(command, command_id=…)`. They are accepted when this returns.
 
@@ -163,7 +170,7 @@ class PartitionDispatcher:
         connection = self.connection
         out = connection.builder.of_item(command)
         if out.entity_type is not None:
-            connection.agree(out.entity_type, self._max_wait)
+            self.agree(out.entity_type)
         mailbox, envelope = connection.builder.mailbox_for(out), self.envelope(out)
         item = (
             mailbox,
