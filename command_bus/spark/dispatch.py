@@ -200,7 +200,7 @@ class _Job:
         with unwrapped():
             found = self.rows.agg(count, digest).collect()[0]
         now = Fingerprint(found.rows, found.digest or 0, self.plan.commands, self.plan.made_of)
-        known = connection.wait(connection.bulk.fingerprints(facts.dispatch_id))
+        known = connection.wait(connection.transport.bulk.fingerprints(facts.dispatch_id))
         check_same_rows(self.version, facts, known, now)
         _log.warning(
             "dispatch %r was sent before, it was committed at %s: nothing is added this time",

@@ -118,7 +118,7 @@ class BatchReader(DataSourceReader):
             if ends is not None and (since is not None or until is not None):
                 low = "-" if since is None else f"{since}-0"
                 high = stream.last if until is None else f"({until}-0"
-                ends = connection.wait(connection.bulk.outcomes.ends(name, shard, low, high))
+                ends = connection.wait(connection.transport.bulk.outcomes.ends(name, shard, low, high))
             if ends is not None:
                 yield Span(name, shard, id_before(ends[0]), ends[1], stream.length), ends[0]
         if lost and since is None and options.dispatch_id is not None:
@@ -144,7 +144,7 @@ class BatchReader(DataSourceReader):
                 yield from self._dead_letters(connection, part)
             case "rejects":
                 for name in part.names:
-                    for rejects in connection.chunks(connection.bulk.rejects(name), count):
+                    for rejects in connection.chunks(connection.transport.bulk.rejects(name), count):
                         yield [reject_row(name, record) for _, record in rejects]
             case _:
                 yield from _chunked(_dispatches(connection, part.names), count)

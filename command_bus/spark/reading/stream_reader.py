@@ -100,7 +100,7 @@ class OutcomeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the streams of the remembered dispatches, and of those that are being read though they are forgotten."""
         named = self._plan.options.dispatch_id
         connection = self._plan.connection
-        names = [named] if named is not None else connection.wait(connection.bulk.names())
+        names = [named] if named is not None else connection.wait(connection.transport.bulk.names())
         return self._plan.streams(dict.fromkeys([*names, *start]))
 
     def _beginning(self, stream: OutcomeStream) -> StreamOffset:
@@ -130,7 +130,7 @@ class OutcomeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadMaxRows) or sum(waiting.values()) <= limit.max_rows:
             return {key: _end(streams[key]) for key in waiting}
         connection = self._plan.connection
-        outcomes = connection.bulk.outcomes
+        outcomes = connection.transport.bulk.outcomes
         ends: dict[StreamKey, StreamOffset] = {}
         for key, share in zip(waiting, fair_shares(list(waiting.values()), limit.max_rows), strict=True):
             if not share:
@@ -149,7 +149,7 @@ class OutcomeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = known.get(key) or StreamOffset(self._first, 0)
             if begin.entry == end.entry:
                 continue
-            found = connection.wait(connection.bulk.outcomes.ends(*key, f"({begin.entry}", end.entry))
+            found = connection.wait(connection.transport.bulk.outcomes.ends(*key, f"({begin.entry}", end.entry))
             if found is not None:
                 rows = (end.count or 0) - (begin.count or 0)
                 yield Span(*key, begin.entry, end.entry, max(rows, 1)), found[0]

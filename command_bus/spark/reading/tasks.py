@@ -68,7 +68,7 @@ class ReadPlan:
         """
         connection, named = self.connection, self.options.dispatch_id
         if named is None:
-            return list(self.only) if self.only is not None else connection.wait(connection.bulk.names())
+            return list(self.only) if self.only is not None else connection.wait(connection.transport.bulk.names())
         facts = connection.facts(named)
         if facts is None and not self.streams([named]):  # outcomes may be kept for longer than their dispatch
             raise InvalidSettings(
@@ -90,7 +90,7 @@ class ReadPlan:
         spans = list(spans)
         rows = rows_per_task(sum(span.rows for span, _ in spans), self.options.partitions)
         connection = self.connection
-        outcomes = connection.bulk.outcomes
+        outcomes = connection.transport.bulk.outcomes
         parts = [
             part for span, first in spans for part in connection.wait(split_span(outcomes, span, first, -(-span.rows // rows)))
         ]
@@ -99,7 +99,7 @@ class ReadPlan:
     def batches(self, part: OutcomePartition) -> Iterator[Any]:
         """Yield the Arrow batches of a task, one for each page."""
         connection, count = self.connection, self.options.page
-        outcomes = connection.bulk.outcomes
+        outcomes = connection.transport.bulk.outcomes
         for span in part.spans:
             after = span.after
             while after != span.until:

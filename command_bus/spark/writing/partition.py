@@ -126,7 +126,7 @@ class PartitionDispatcher:
         self._began = time.monotonic()
         connection = self.connection
         self._depths = DepthChecks(connection.settings.max_depth)
-        dispatches = connection.bulk
+        dispatches = connection.transport.bulk
         self.result.done = (
             connection.retry_while_full(lambda: dispatches.open(self.version, self.opening), self._max_wait) == "done"
         )
@@ -318,7 +318,7 @@ class PartitionDispatcher:
         try:
             if self._watched:
                 connection = self.connection
-                connection.wait(connection.bulk.note(self.version, text))
+                connection.wait(connection.transport.bulk.note(self.version, text))
                 return
         except CommandBusError:
             pass  # the server is out of memory, for example: then this process's log has the warning
@@ -339,7 +339,7 @@ class PartitionDispatcher:
         connection = self.connection
         to_check, new = self._depths.due(chunk)
         entity_owner = self._owners.declare(chunk, new)
-        work = connection.bulk.load(
+        work = connection.transport.bulk.load(
             self.version,
             shard,
             chunk,
@@ -377,7 +377,7 @@ class PartitionDispatcher:
 
     def _store_rejects(self, rows: list[tuple[str, bytes]]) -> bool:
         connection = self.connection
-        dispatches = connection.bulk
+        dispatches = connection.transport.bulk
         return connection.retry_while_full(lambda: dispatches.reject(self.version, rows, self._max_rejects), self._max_wait)
 
 

@@ -343,7 +343,7 @@ def commit_dispatch(
         TransportUnavailable: The server cannot be reached.
     """
     connection = connection_to(target)
-    dispatches = connection.bulk
+    dispatches = connection.transport.bulk
     done = connection.retry_while_full(lambda: dispatches.open(version, opening), _COMMIT_WAIT) == "done"
     if fingerprint is not None and (done or any(result.done for result in results)):
         facts = connection.facts(version.dispatch_id)
