@@ -29,16 +29,16 @@ class Middleware:
     Subclass it and override what you need. Await `proceed` once and return what it gave, or raise.
     """
 
-    async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
-        """Wrap one command on its way to the server; it may add to `outbound.headers` before it proceeds.
+    async def dispatch(self, outgoing: OutgoingMessage, proceed: Sending) -> Any:
+        """Wrap one command on its way to the server; it may add to `outgoing.headers` before it proceeds.
 
         Every dispatch and call passes it, and each command of a batch, for which the server is asked only after all have passed.
         """
-        return await proceed(outbound)
+        return await proceed(outgoing)
 
-    async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
+    async def call(self, outgoing: OutgoingMessage, proceed: Sending) -> Any:
         """Wrap a whole call, until its result is there; `dispatch` is within it, around the sending."""
-        return await proceed(outbound)
+        return await proceed(outgoing)
 
     async def batch(self, proceed: Proceed) -> Any:
         """Wrap a whole `dispatch_batch`; `dispatch` is within it, around the preparation of each command."""
@@ -69,8 +69,8 @@ def around_call(middleware: Sequence[Middleware], exchange: Sending) -> Sending:
     return exchange
 
 
-async def _calling(layer: Middleware, inner: Sending, outbound: OutgoingMessage) -> Any:
-    return await layer.call(outbound, inner)
+async def _calling(layer: Middleware, inner: Sending, outgoing: OutgoingMessage) -> Any:
+    return await layer.call(outgoing, inner)
 
 
 def around_batch(middleware: Sequence[Middleware], send: Proceed) -> Proceed:
@@ -81,8 +81,8 @@ def around_batch(middleware: Sequence[Middleware], send: Proceed) -> Proceed:
 
 
 def _sending(layer: Middleware, inner: Sending) -> Sending:
-    async def send(outbound: OutgoingMessage) -> Any:
-        return await layer.dispatch(outbound, inner)
+    async def send(outgoing: OutgoingMessage) -> Any:
+        return await layer.dispatch(outgoing, inner)
 
     return send
 

@@ -152,9 +152,9 @@ class ReportingProducer(Producer):
         return admission
 
     async def enqueue_many(
-        self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
+        self, submissions: Sequence[Submission], timeout: float, unavailable: UnavailableShards | None = None
     ) -> list[Admission | CommandBusError]:
-        admissions = await self._producer.enqueue_many(submissions, timeout, silent)
+        admissions = await self._producer.enqueue_many(submissions, timeout, unavailable)
         self._report(submissions, admissions)
         return admissions
 

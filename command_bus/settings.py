@@ -125,7 +125,7 @@ class BusSettings(BaseSettings):
     )
     reply_ttl: Seconds = Field(default=600.0, description="Seconds for which a reply can be read again.")
     max_depth: Count = Field(default=10_000, description="Commands that one entity may hold.")
-    max_total_depth: Count = Field(default=1_000_000, description="Commands that the namespace may hold.")
+    max_total_depth: Count = Field(default=1_000_000, description="Commands that the namespace may hold; each shard its part.")
     max_entities: Count | None = Field(
         default=None,
         description="Entities that may have work at a time, parked, paused and suspended ones included; none: any number.",

@@ -32,7 +32,7 @@ from command_bus.messages.durable import Durable, Suspended
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.transport.ports.durable import CalledCommand, Note
 from command_bus.transport.ports.sender import Reply
-from command_bus.transport.steps import WORKER_LOST, GiveBack, Lease, Started, Suspend
+from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, WORKER_LOST, GiveBack, Lease, Started, Suspend
 
 _SOON = 0.001
 """Seconds that are not waited for."""
@@ -295,7 +295,7 @@ class DurableRun:
         Raises:
             Suspended: Always.
         """
-        self.suspension = GiveBack(counts=False)
+        self.suspension = GIVE_BACK_UNCOUNTED
         self._leave()
 
     def _leave(self) -> NoReturn:

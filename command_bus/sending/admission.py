@@ -17,10 +17,13 @@ _RETRY_AFTER_DRAIN = 5.0
 
 _FULL: dict[Admission, tuple[str, str]] = {
     Admission.ENTITY_FULL: ("entity", "the entity holds as many commands as max_depth allows"),
-    Admission.TOTAL_FULL: ("total", "the namespace holds as many commands as max_total_depth allows"),
+    Admission.TOTAL_FULL: (
+        "total",
+        "the entity's shard holds as many commands as its part of max_total_depth allows",
+    ),
     Admission.TOO_MANY_ENTITIES: (
         "entities",
-        "as many entities have work as max_entities allows, and this one has none: a parked one counts until its dead letter is settled",
+        "as many entities of its shard have work as its part of max_entities allows, and this one has none; a parked one counts, too",
     ),
     Admission.PREDECESSOR_REFUSED: (
         "predecessor",

@@ -62,7 +62,7 @@ class BatchSender:
         self._timeout = timeout
         self._agreed = agreed
         self._refused: set[str] = set()
-        self._silent: UnavailableShards = {}
+        self._unavailable: UnavailableShards = {}
         self._unagreed: dict[str, TransportUnavailable] = {}
 
     async def send(self, commands: Iterable[_Item]) -> BatchResult:
@@ -165,7 +165,7 @@ class BatchSender:
             else:
                 going.append(item)
                 outcomes.append(None)
-        admissions = await self._producer.enqueue_many(going, self._timeout, self._silent)
+        admissions = await self._producer.enqueue_many(going, self._timeout, self._unavailable)
         answered = map(self._outcome, going, admissions)
         if len(going) == len(window):
             return list(answered)

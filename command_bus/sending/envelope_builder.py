@@ -99,10 +99,10 @@ def message_of(spec: MessageSpec, entity_id: str | None, payload: bytes, *, at_m
 
 
 class EnvelopeBuilder:
-    """Turns messages and raw payloads into outbound values, and those into submissions. Pure: no I/O.
+    """Turns messages and raw payloads into outgoing messages, and those into submissions. Pure: no I/O.
 
     Args:
-        settings: PayloadLimits and entity policies.
+        settings: Limits and policies of entities.
         protection: Signs and encrypts; by default what the settings say.
     """
 
@@ -300,7 +300,7 @@ class EnvelopeBuilder:
         return mailbox_name(entity_type, entity_id, self._settings.entity(entity_type).mailbox)
 
     def mailbox_for(self, out: OutgoingMessage) -> str:
-        """Return the mailbox of an outbound value."""
+        """Return the mailbox of an outgoing message."""
         if out.entity_type is None or out.entity_id is None:
             return free_mailbox(out.command_id)
         return self.mailbox_of(out.entity_type, out.entity_id)

@@ -99,7 +99,7 @@ def check_names(options: Mapping[str, Any], known: type[Any]) -> None:
     Raises:
         TypeError: There is another one.
     """
-    if not _names_of(known).issuperset(options):
+    if not _names_of(known).issuperset(options):  # type: ignore[arg-type]  # mypy: a class is hashable
         unknown = min(options.keys() - known.__annotations__.keys())
         raise TypeError(f"unexpected keyword argument {unknown!r}")
 

@@ -73,7 +73,7 @@ class Sender:
         return self._builder
 
     async def dispatch(self, command: Message[R], options: DispatchOptions) -> Receipt[R]:
-        if (not options or options == _PLAIN) and self._builder.can_build_fast and self._agreed(command):
+        if (not options or options == _PLAIN) and self._builder.can_build_fast and self._needs_no_preparation(command):
             submission = self._builder.build_fast(command)
             producer = self._session.transport.producer
             return receipt(submission.command_id, await producer.enqueue(submission, self._settings.dispatch_timeout))
@@ -119,7 +119,7 @@ class Sender:
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
         producer = self._session.transport.producer
-        batch = BatchSender(self._builder, producer, self._prepare, self._settings.dispatch_timeout, self._agreed)
+        batch = BatchSender(self._builder, producer, self._prepare, self._settings.dispatch_timeout, self._needs_no_preparation)
         result: BatchResult = await around_batch(self.middleware, partial(batch.send, commands))()
         return result
 
@@ -203,8 +203,8 @@ class Sender:
         timeout = self._settings.dispatch_timeout
         return timeout if out.deadline is None else min(timeout, max(out.deadline - mono(), 0.001))
 
-    def _agreed(self, message: Message[Any]) -> bool:
-        """Return whether a message can be built at once: it passes no middleware, and its entity type is agreed on."""
+    def _needs_no_preparation(self, message: Message[Any]) -> bool:
+        """Return whether a message can be built at once: no middleware, no unique key, not durable, and its entity type is agreed on."""
         if self.middleware:
             return False
         spec = self._builder.spec_of(message)

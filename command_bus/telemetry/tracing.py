@@ -69,22 +69,22 @@ class Tracing(Middleware):
         self._tracer = trace.get_tracer("command_bus", tracer_provider=tracer_provider)
         self._mode = mode
 
-    async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
+    async def dispatch(self, outgoing: OutgoingMessage, proceed: Sending) -> Any:
         """Implement `Middleware`."""
         if _in_batch.get():  # whose span is around this one
-            self._inject(outbound)
-            return await proceed(outbound)
-        with self._span("send", outbound.name, SpanKind.PRODUCER, _sending(outbound)) as span:
-            self._inject(outbound)
-            admission = await proceed(outbound)
-            if isinstance(admission, Admission) and (refused := refusal(admission, outbound.command_id)) is not None:
+            self._inject(outgoing)
+            return await proceed(outgoing)
+        with self._span("send", outgoing.name, SpanKind.PRODUCER, _sending(outgoing)) as span:
+            self._inject(outgoing)
+            admission = await proceed(outgoing)
+            if isinstance(admission, Admission) and (refused := refusal(admission, outgoing.command_id)) is not None:
                 _fail(span, refused)
             return admission
 
-    async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
+    async def call(self, outgoing: OutgoingMessage, proceed: Sending) -> Any:
         """Implement `Middleware`."""
-        with self._span("call", outbound.name, SpanKind.CLIENT, _sending(outbound)):
-            return await proceed(outbound)
+        with self._span("call", outgoing.name, SpanKind.CLIENT, _sending(outgoing)):
+            return await proceed(outgoing)
 
     async def batch(self, proceed: Callable[[], Awaitable[BatchResult]]) -> BatchResult:
         """Implement `Middleware`."""
@@ -141,10 +141,10 @@ class Tracing(Middleware):
                 _say(span, leading(error))
                 raise
 
-    def _inject(self, outbound: OutgoingMessage) -> None:
-        _W3C.inject(outbound.headers)
-        if _in_batch.get() and "traceparent" in outbound.headers:
-            outbound.headers[_MODE] = _LINK
+    def _inject(self, outgoing: OutgoingMessage) -> None:
+        _W3C.inject(outgoing.headers)
+        if _in_batch.get() and "traceparent" in outgoing.headers:
+            outgoing.headers[_MODE] = _LINK
 
 
 def _say(span: Span, error: BaseException) -> None:
@@ -168,15 +168,15 @@ def _fail(span: Span, error: BaseException) -> None:
     span.set_status(Status(StatusCode.ERROR, text_of(error)))
 
 
-def _sending(outbound: OutgoingMessage) -> dict[str, Any]:
+def _sending(outgoing: OutgoingMessage) -> dict[str, Any]:
     running = running_command()
     found: dict[str, Any] = {
-        "messaging.message.id": outbound.command_id,
-        "messaging.message.conversation_id": outbound.command_id if running is None else running.correlation_id,
-        "messaging.message.body.size": len(outbound.payload),
+        "messaging.message.id": outgoing.command_id,
+        "messaging.message.conversation_id": outgoing.command_id if running is None else running.correlation_id,
+        "messaging.message.body.size": len(outgoing.payload),
     }
-    if outbound.entity_type is not None:
-        found["messaging.destination.partition.id"] = f"{outbound.entity_type}:{outbound.entity_id}"
+    if outgoing.entity_type is not None:
+        found["messaging.destination.partition.id"] = f"{outgoing.entity_type}:{outgoing.entity_id}"
     return found
 
 

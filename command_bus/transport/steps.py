@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from command_bus.transport.mailboxes import pack_entry
 from command_bus.transport.records import WaitingEntry
@@ -75,7 +75,7 @@ class Lease:
         attempt_id: The attempt id of the attempt that runs now (see `attempt_id`); empty before the first start.
         renew_until: Local time after which it is no longer renewed (an async handler far past its timeout), or None.
         cancel: While a handler runs: interrupts it.
-        lost: Whether its handler was interrupted for that.
+        lost: Whether its handler was interrupted because the lease was lost.
         in_thread: Whether the handler that runs is in a thread, which nothing can stop.
         ahead: Ids and envelopes of commands that were read ahead, the next one last.
         begun: What was started together with the delivery: the first take answers it, without a request.
@@ -247,7 +247,7 @@ class Take:
 
 @dataclass(slots=True, frozen=True)
 class Refused:
-    """A limit refused the command that was `LimitQuestion` for: its entity waits."""
+    """A limit refused the command of a `LimitQuestion`: its entity waits."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -392,6 +392,10 @@ class GiveBack:
     """Let another worker start the command again at once. `counts` says whether this was an attempt."""
 
     counts: bool
+
+
+GIVE_BACK_UNCOUNTED: Final = GiveBack(counts=False)
+"""The command was not started, or not by its own fault: no attempt is counted."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -22,7 +22,7 @@ from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.marks import reply_in
 from command_bus.transport.ports.durable import SideRecords
-from command_bus.transport.steps import Cause, DeadLetterStep, Done, GiveBack, Lease, Park, Started, Step
+from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, Cause, DeadLetterStep, Done, GiveBack, Lease, Park, Started, Step
 from command_bus.worker.decisions import Decisions, partial_envelope
 from command_bus.worker.reports import LOGGED, RunReports
 from command_bus.worker.runnable import NO_HANDLER, Runnable, as_durable
@@ -142,7 +142,7 @@ class DurableRuns:
             and run.interrupted is not None
             and run.interrupted.cause is Cause.STOPPING
         ):
-            return GiveBack(counts=False)  # a deploy takes no attempt from a wait
+            return GIVE_BACK_UNCOUNTED  # a deploy takes no attempt from a wait
         if not isinstance(step, Done | DeadLetterStep):
             return step
         if not is_compensating(durable):

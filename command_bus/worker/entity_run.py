@@ -17,11 +17,11 @@ from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.ports.worker import Steps, WorkerSide
 from command_bus.transport.steps import (
+    GIVE_BACK_UNCOUNTED,
     Answer,
     DeadLetterStep,
     Done,
     Follow,
-    GiveBack,
     Lease,
     LimitQuestion,
     Started,
@@ -79,7 +79,6 @@ def _driven(context: contextvars.Context, work: Coroutine[Any, Any, T]) -> Gener
 
 _log = logging.getLogger("command_bus.worker")
 _TAKE = Take()
-_UNTOUCHED = GiveBack(counts=False)
 _BROKEN_PAUSE = 1.0
 
 
@@ -135,7 +134,7 @@ class EntityRun:
                 while type(answer) is Started:
                     if self.state.leaving:
                         lease.is_unused = not lease.is_limited
-                        answer = await self._advance(lease, _UNTOUCHED)
+                        answer = await self._advance(lease, GIVE_BACK_UNCOUNTED)
                         return
                     step = await self.contexts.run(self.execute(lease, answer, task))
                     if task is not None:
@@ -157,7 +156,7 @@ class EntityRun:
 
     async def _asked(self, lease: Lease, asked: LimitQuestion, *, must_yield: bool) -> Answer:
         if self.state.leaving:
-            return await self._advance(lease, _UNTOUCHED)
+            return await self._advance(lease, GIVE_BACK_UNCOUNTED)
         return await self.side.admit(lease, asked, self.keys.keyed(asked), must_yield=must_yield)
 
     def _follow(self, shard: int, commands: int, began: float) -> Follow:

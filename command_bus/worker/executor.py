@@ -30,6 +30,7 @@ from command_bus.serialization.reply import Cancelled
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
+    GIVE_BACK_UNCOUNTED,
     Cancellation,
     Cause,
     DeadLetterStep,
@@ -54,7 +55,6 @@ CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the appli
 """The end of a handler that something other than the worker cancelled."""
 
 _log = logging.getLogger("command_bus.worker")
-_NOT_STARTED = GiveBack(counts=False)
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Executor:
         if self._verifies and (unknown := await self._policy_unknown(lease, started)) is not None:
             return unknown
         if mono() >= lease.deadline:
-            return _NOT_STARTED
+            return GIVE_BACK_UNCOUNTED
         try:
             read = self.decisions.read(started, lease.mailbox)
             if not isinstance(read, Runnable):
@@ -129,7 +129,7 @@ class Executor:
         durable = await self.durable.begin(lease, run, task, StepThreads(self._in_threads, run, self._lend_place_and_thread))
         try:
             if mono() >= lease.deadline:  # reading what is stored took too long
-                return _NOT_STARTED
+                return GIVE_BACK_UNCOUNTED
             if is_compensating(durable):
                 return await self.durable.compensated(run, durable)
             step = self.decisions.exhausted(run)
@@ -180,7 +180,7 @@ class Executor:
             if result.no_thread:
                 return self.offers.again(run.started.now_ms)
             if result.never_started:
-                return _NOT_STARTED
+                return GIVE_BACK_UNCOUNTED
             if result.thread_runs:
                 return None
         if run.interrupted is not None and run.interrupted.by_operator:  # however its handler ended

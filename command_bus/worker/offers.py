@@ -19,7 +19,7 @@ from random import Random
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.serialization.announcements import worker_statuses
-from command_bus.transport.steps import GiveBack, Retry, Started, Step
+from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, GiveBack, Retry, Started, Step
 
 _KEPT = 5.0
 """Seconds for which an answer is used."""
@@ -153,7 +153,7 @@ class Offers:
         turn = self._turn_in(now_ms)
         pause = min(turn, max(left_ms // _OFFERS_LEFT, _SHORTEST_MS))
         if self._random.random() < _PASS_ON * _SHORTEST_MS / pause:
-            return GiveBack(counts=False)
+            return GIVE_BACK_UNCOUNTED
         self._free_ms = now_ms + turn + _EVERY_MS
         return Retry(min(pause, left_ms), counts=False)
 

@@ -201,7 +201,12 @@ class Worker:
         except BaseException:
             await self._stack.aclose()
             raise
-        _log.info("worker %s runs %d commands, %d at a time", self.name, len(self.registry), self.concurrency)
+        _log.info(
+            "worker %s handles %d types of commands, for up to %d entities at a time",
+            self.name,
+            len(self.registry),
+            self.concurrency,
+        )
 
     async def run(self, *, signals: bool = True) -> StopReport:
         """Run until SIGTERM, SIGINT or SIGHUP (or `stop`), then stop within the grace time. A second signal but SIGHUP ends the process at once.

@@ -99,7 +99,7 @@ class ListProducer:
         return self._accept(submission, set())
 
     async def enqueue_many(
-        self, submissions: Sequence[Submission], timeout: float, silent: Any = None
+        self, submissions: Sequence[Submission], timeout: float, unavailable: Any = None
     ) -> list[Admission | CommandBusError]:
         refused: set[str] = set()
         return [self._accept(each, refused) for each in submissions]

@@ -86,10 +86,10 @@ async def test_middleware_sees_every_dispatch_and_every_attempt(sandbox: Sandbox
     log: list[str] = []
 
     class Trace(Middleware):
-        async def dispatch(self, outbound: OutgoingMessage, proceed: Callable[[OutgoingMessage], Awaitable[Any]]) -> Any:
-            outbound.headers["trace"] = "t-1"
-            log.append(f"send {outbound.name}")
-            return await proceed(outbound)
+        async def dispatch(self, outgoing: OutgoingMessage, proceed: Callable[[OutgoingMessage], Awaitable[Any]]) -> Any:
+            outgoing.headers["trace"] = "t-1"
+            log.append(f"send {outgoing.name}")
+            return await proceed(outgoing)
 
         async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
             log.append(f"before {context.headers['trace']}")

@@ -169,9 +169,9 @@ async def test_middleware_is_around_it(sandbox: Sandbox, balances: dict[str, Dec
     log: list[str] = []
 
     class Trace(Middleware):
-        async def call(self, outbound: OutgoingMessage, proceed: Callable[[OutgoingMessage], Awaitable[Any]]) -> Any:
-            log.append(f"call {outbound.name} {outbound.headers} {outbound.command}")
-            return await proceed(outbound)
+        async def call(self, outgoing: OutgoingMessage, proceed: Callable[[OutgoingMessage], Awaitable[Any]]) -> Any:
+            log.append(f"call {outgoing.name} {outgoing.headers} {outgoing.command}")
+            return await proceed(outgoing)
 
     async with sandbox.bus(middleware=[Trace()]) as bus, bus.worker():
         await bus.call_raw(None, None, "search", {"text": "a"}, timeout=5, headers={"who": "me"})

@@ -26,7 +26,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("messages",),
     ("setting_values",),
     ("settings",),
-    ("settings",),
     ("embedded", "serialization"),
     ("transport",),
     ("handlers", "middleware", "notifications", "observer", "transport.redis"),

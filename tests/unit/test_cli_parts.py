@@ -323,10 +323,10 @@ class TestDoctor:
             return EntityInfo(name, "x", name, state, 1, 1.0, attempt, running_for, None, None, None, None)
 
         quick = [entity("a", "running", 1, 59.0), entity("b", "retrying", 1, None), entity("c", "waiting", 0, None)]
-        assert check_entities(quick) == []
+        assert check_entities(quick, ()) == []
         still = [entity(f"u{number}", "retrying", 0, None) for number in range(5)]
-        found = check_entities([*quick, *still, entity("d", "running", 1, 61.0)])
-        assert _about(found, "unknown commands").found == "hold u0, u1, u2 and 2 more"
+        found = check_entities([*quick, *still, entity("d", "running", 1, 61.0)], {each.name for each in still[1:]})
+        assert _about(found, "unknown commands").found == "hold u1, u2, u3 and 1 more"
         assert _about(found, "long running").found == "d for 61 s"
 
 

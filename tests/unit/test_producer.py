@@ -88,7 +88,7 @@ async def test_a_batch_in_doubt_stays_as_it_is_when_some_give_up() -> None:
     assert hasty.outcome_unknown
     assert patient is Admission.ACCEPTED
     assert server.asked == [(1, [b"a", b"b"])] * 3
-    assert line._shards[0].pending == 0
+    assert line._lines[0].pending == 0
 
 
 async def test_a_lost_answer_is_reported_as_unknown() -> None:
@@ -98,7 +98,7 @@ async def test_a_lost_answer_is_reported_as_unknown() -> None:
     with pytest.raises(TransportUnavailable) as raised:
         await line.enqueue(plain("b"), 5.0)
     assert raised.value.outcome_unknown
-    assert line._shards[0].pending == 0
+    assert line._lines[0].pending == 0
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_an_unsent_batch_is_sent_again_without_callers_that_gave_up() -> N
     assert not hasty.outcome_unknown
     assert patient is Admission.ACCEPTED
     assert server.asked == [(1, [b"a", b"b"]), (2, [b"b"])], "another batch has another number"
-    assert line._shards[0].pending == 0
+    assert line._lines[0].pending == 0
 
 
 async def test_a_caller_that_gives_up_in_doubt_gets_unconfirmed() -> None:
@@ -236,13 +236,13 @@ async def test_a_task_that_is_cancelled_before_it_begins_fails_its_batch_alone(m
     line = producer(server)
     first = line.enqueue(plain("a"), 5.0)
     await asyncio.sleep(0)
-    slow = line._shards[0]._slow
+    slow = line._lines[0]._slow
     assert slow is not None
     slow.cancel()
     with pytest.raises(BusClosed):
         await first
     assert await line.enqueue(plain("b"), 5.0) is Admission.ACCEPTED
-    assert line._shards[0].pending == 0
+    assert line._lines[0].pending == 0
 
 
 async def test_an_answer_that_comes_late_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,4 +291,4 @@ async def test_a_command_that_cannot_be_packed_fails_alone(monkeypatch: pytest.M
     with pytest.raises(TransportUnavailable if Server.connected else CommandBusError):
         await bad
     assert await line.enqueue(plain("c"), 5.0) is Admission.ACCEPTED
-    assert line._shards[0].pending == 0
+    assert line._lines[0].pending == 0

@@ -75,6 +75,7 @@ async def _examine(target: Target, longest: float) -> list[Finding]:
 
 
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, longest: float) -> list[Finding]:
+    from command_bus.cli.commands.inspect import without_handler
     from command_bus.cli.doctor.diagnosis import check_entities, check_mailboxes, check_values, check_work
     from command_bus.cli.doctor.stored_checks import (
         check_dead_letters,
@@ -91,6 +92,7 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, l
     commands, bounds = await bus.fleet.commands(), bus.session.settings
     unhandled = [each.name for each in commands if not each.workers]
     oldest = await bus.dead_letters.oldest() if stats.dead_letters else None
+    longest_waiting = (await bus.entities.list(order="age", limit=1000, scan=20_000)).entities
     age = None if oldest is None else (datetime.now(UTC) - oldest).total_seconds() + seen.skew
     findings = [
         *check_mailboxes(seen, stats.entities),
@@ -103,7 +105,7 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, l
         *check_limits(await bus.limits.list(), await bus.session.transport.limits.keyed(), line),
         *await examine_durable(bus, longest, line),
         *(await examine_history(bus) if stats.history else []),
-        *check_entities((await bus.entities.list(order="age", limit=1000, scan=20_000)).entities, line),
+        *check_entities(longest_waiting, await without_handler(bus, longest_waiting), line),
     ]
     return [*findings, *check_values(odd_values.counts())]
 

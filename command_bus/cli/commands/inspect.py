@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -136,7 +136,7 @@ def entities(
             raise usage_error("--keys lists by entity and key: leave out --state, --sort and ~")
         return key_page(target, entity_type, limit, cursor)
 
-    async def work() -> EntityPage:
+    async def work() -> tuple[EntityPage, frozenset[str]]:
         async with open_bus(target) as bus:
             chosen = bus.entities if entity_type is None else bus.entities.of(None if entity_type == "~" else entity_type)
             states: Any = {each.value for each in state or ()}
@@ -144,15 +144,15 @@ def entities(
             page = await chosen.list(states=states, order=order, limit=limit, cursor=cursor)
             if not page.matching:
                 await warn_if_unknown(bus, entity_type=entity_type)
-            return page
+            return page, await without_handler(bus, page.entities)
 
-    page = run_command(work)
+    page, unhandled = run_command(work)
 
     def text() -> Iterator[str]:
         if not page.entities:
             yield "no entity has work" if not state and entity_type is None else "no entity matches"
             return
-        yield entity_table(page)
+        yield entity_table(page, unhandled)
         if page.cursor is not None:
             chosen = ["--sort", sort, "--limit", str(limit), *(word for each in state or () for word in ("--state", each))]
             words = ["entities", *([] if entity_type is None else [entity_type]), *chosen, "--cursor", page.cursor]
@@ -163,12 +163,28 @@ def entities(
     return Answer(page, text())
 
 
-def entity_table(page: EntityPage) -> SafeText:
-    """Return a page of entities as a table."""
+async def without_handler(bus: CommandBus, entities: Sequence[EntityInfo]) -> frozenset[str]:
+    """Return the names of entities whose command no live worker handles. One that was not started may also wait for a thread, or for replicas."""
+    if not any(each.state == "retrying" and not each.attempt for each in entities):
+        return frozenset()
+    found = await bus.views.standing_still(states=["no_handler"], patience=0.0, limit=1000)
+    return frozenset(each.entity.name for each in found.entities)
+
+
+def entity_table(page: EntityPage, unhandled: Collection[str] = ()) -> SafeText:
+    """Return a page of entities as a table; `unhandled` are the names of those whose command no live worker handles."""
     return format_table(
         ["entity", "state", "depth#", "head age#", "attempt#", "worker", "why, how long"],
         [
-            (each.name, _state(each), each.depth, format_duration(each.age), each.attempt, each.worker, _why(each))
+            (
+                each.name,
+                _state(each),
+                each.depth,
+                format_duration(each.age),
+                each.attempt,
+                each.worker,
+                _why(each, each.name in unhandled),
+            )
             for each in page.entities
         ],
     )
@@ -179,7 +195,7 @@ def _state(entity: EntityInfo) -> str:
     return "delayed" if entity.state == "waiting" and entity.due_ms is not None else entity.state
 
 
-def _why(entity: EntityInfo) -> str:
+def _why(entity: EntityInfo, is_unhandled: bool) -> str:
     """Return why an entity is in its state, and for how long."""
     if entity.letter_id is not None:
         return f"dead letter {entity.letter_id}"
@@ -191,8 +207,8 @@ def _why(entity: EntityInfo) -> str:
             f"{entity.hold.what} {entity.hold.mode}{_until(entity.hold)}{': ' if entity.hold.reason else ''}{entity.hold.reason}"
         )
     elif entity.retry_at_ms is not None:
-        is_known = entity.attempt or entity.state == "snoozed"
-        reason = "" if is_known else "no worker knows the command, asked "
+        was_started = entity.attempt or entity.state == "snoozed"
+        reason = "no worker knows the command, asked " if is_unhandled else "" if was_started else "not started yet, offered "
         facts.append(f"{reason}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
     if entity.limit is not None:
         facts.append(str(entity.limit))

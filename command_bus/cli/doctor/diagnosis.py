@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -97,9 +97,15 @@ def check_namespace(seen: Examination, namespace: str, shards: int | None) -> li
     return findings
 
 
-def check_entities(oldest: Sequence[EntityInfo], line: CommandLine = command_line) -> list[Finding]:
-    """Check the entities that have waited longest for some that do not go on although they are not held."""
-    unknown = [each.name for each in oldest if each.state == "retrying" and not each.attempt]
+def check_entities(oldest: Sequence[EntityInfo], unhandled: Collection[str], line: CommandLine = command_line) -> list[Finding]:
+    """Check the entities that have waited longest for some that do not go on although they are not held.
+
+    Args:
+        oldest: They.
+        unhandled: The names of those whose command no live worker handles.
+        line: Writes a command line.
+    """
+    unknown = [each.name for each in oldest if each.name in unhandled]
     slow = [each for each in oldest if (each.running_for or 0.0) >= _LONG]
     long = [f"{each.name} for {each.running_for:,.0f} s" for each in slow]
     findings: list[Finding] = []

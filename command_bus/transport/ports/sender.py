@@ -58,7 +58,7 @@ class Producer(Protocol):
         ...
 
     async def enqueue_many(
-        self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
+        self, submissions: Sequence[Submission], timeout: float, unavailable: UnavailableShards | None = None
     ) -> list[Admission | CommandBusError]:
         """Accept many commands, in order per mailbox; an outcome per command, or the error because of which there is none.
 
@@ -66,7 +66,7 @@ class Producer(Protocol):
         sent: they are `PREDECESSOR_REFUSED`, also where their ids are known.
 
         `timeout` is per chunk. After a chunk that failed nothing more of its shard is sent; nor by later calls that are given the same
-        `silent`, in which shards are noted that did not answer in time.
+        `unavailable`, in which shards are noted that did not answer in time.
         """
         ...
 

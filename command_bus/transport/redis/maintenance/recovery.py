@@ -32,7 +32,16 @@ from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.steps import WORKER_LOST, Cancellation, Cause, DeadLetterStep, GiveBack, Lease, Started, Step
+from command_bus.transport.steps import (
+    GIVE_BACK_UNCOUNTED,
+    WORKER_LOST,
+    Cancellation,
+    Cause,
+    DeadLetterStep,
+    Lease,
+    Started,
+    Step,
+)
 
 _log = logging.getLogger("command_bus.worker")
 _PAGE = 500
@@ -177,7 +186,7 @@ class PendingRecovery(Periodic):
             return
         if record.is_ready:
             self.recovered += 1
-            await self._carry_out(lease, GiveBack(counts=False))
+            await self._carry_out(lease, GIVE_BACK_UNCOUNTED)
             return
         lease.attempt_id = record.attempt_id
         if attempt_id and lease.attempt_id != attempt_id:

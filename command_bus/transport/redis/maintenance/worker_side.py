@@ -29,7 +29,7 @@ from command_bus.transport.redis.worker.consumer import ConsumerLoop
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse, StepBatcher
 from command_bus.transport.slots import Slots
-from command_bus.transport.steps import Answer, Cancellation, GiveBack, Lease, LimitQuestion, Refused, Take
+from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, Answer, Cancellation, Lease, LimitQuestion, Refused, Take
 
 _log = logging.getLogger("command_bus.worker")
 _CHECK, _CHECKS = 1.0, 4
@@ -207,11 +207,10 @@ class RedisWorkerSide:
         lease.is_limited = True
         may_start = await self._asks.ask(lease, asked.message, keyed, must_yield=must_yield)
         if may_start is None:  # the first shard has lost its data: it is read again, and asked for again
-            return await self.steps.advance(lease, GiveBack(counts=False))
+            return await self.steps.advance(lease, GIVE_BACK_UNCOUNTED)
         return await self.steps.advance(lease, Take(asked.message) if may_start else Refused())
 
     def over(self, lease: Lease, *, stuck: bool = False) -> None:
-        """Notify it once: if this is lost, a comparison finds it."""
         self._asks.over(lease.mailbox, lease.activation)
         if stuck:
             self._asks.gone(lease.mailbox)

@@ -45,7 +45,7 @@ class StreamProducer(Producer):
         max_entities: int | None = None,
     ) -> None:
         limit = keys.limits(max_total_depth, max_entities)
-        self._shards = [EnqueueLine(connections.at(shard.prefix), shard, limit, retention) for shard in keys.shards]
+        self._lines = [EnqueueLine(connections.at(shard.prefix), shard, limit, retention) for shard in keys.shards]
         self._keys = keys
         self._max_pending = max_pending
         self._most = min(MAX_COMMANDS, max_pending)
@@ -53,23 +53,23 @@ class StreamProducer(Producer):
     @property
     def window(self) -> int:
         """Return a full request for each shard, if so many may wait."""
-        return min(MAX_COMMANDS * len(self._shards), self._max_pending)
+        return min(MAX_COMMANDS * len(self._lines), self._max_pending)
 
     def enqueue(self, submission: Submission, timeout: float) -> asyncio.Future[Admission]:
-        lane = self._room(self._keys.shard_of(submission.mailbox), 1)
+        lane = self._line_with_room(self._keys.shard_of(submission.mailbox), 1)
         return lane.submit((submission,), timeout, alone=True)
 
     async def enqueue_many(
-        self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards | None = None
+        self, submissions: Sequence[Submission], timeout: float, unavailable: UnavailableShards | None = None
     ) -> list[Admission | CommandBusError]:
-        noted: UnavailableShards = {} if silent is None else silent
+        noted: UnavailableShards = {} if unavailable is None else unavailable
         if self._keys.count == 1 and self._is_one_request(submissions):
             answers = await self._answers(0, submissions, timeout, noted)
             return [answers] * len(submissions) if isinstance(answers, CommandBusError) else [*answers]
         return await self._enqueue_in_chunks(submissions, timeout, noted)
 
     async def _enqueue_in_chunks(
-        self, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards
+        self, submissions: Sequence[Submission], timeout: float, unavailable: UnavailableShards
     ) -> list[Admission | CommandBusError]:
         """Send to all shards at once, to each chunk by chunk. A refused command holds back the later ones of its mailbox."""
         by_shard: dict[int, list[int]] = {}
@@ -84,7 +84,7 @@ class StreamProducer(Producer):
                 going = [index for index in chunk if submissions[index].mailbox not in refused]
                 if not going:
                     continue
-                answers = await self._answers(shard, [submissions[index] for index in going], timeout, silent)
+                answers = await self._answers(shard, [submissions[index] for index in going], timeout, unavailable)
                 if isinstance(answers, CommandBusError):
                     outcomes.update(dict.fromkeys(going, answers))
                     outcomes.update(dict.fromkeys(itertools.chain(*chunks[position + 1 :]), unsent(answers)))
@@ -101,10 +101,10 @@ class StreamProducer(Producer):
         return list(outcomes.values())
 
     async def _answers(
-        self, shard: int, submissions: Sequence[Submission], timeout: float, silent: UnavailableShards
+        self, shard: int, submissions: Sequence[Submission], timeout: float, unavailable: UnavailableShards
     ) -> list[Admission] | CommandBusError:
         """Return a shard's answers, or the error. A shard that did not answer before is not asked."""
-        if (error := silent.get(shard)) is not None:
+        if (error := unavailable.get(shard)) is not None:
             return unsent(error)
         try:
             answers = self._submit(shard, submissions, timeout)
@@ -112,27 +112,27 @@ class StreamProducer(Producer):
             return refusal
         try:
             return await answers
-        except (TransportUnavailable, Unconfirmed) as unavailable:
-            silent[shard] = unavailable
-            return unavailable
+        except (TransportUnavailable, Unconfirmed) as failed:
+            unavailable[shard] = failed
+            return failed
         except CommandBusError as refusal:
             return refusal
 
     def _submit(self, shard: int, submissions: Sequence[Submission], timeout: float) -> asyncio.Future[list[Admission]]:
-        return self._room(shard, len(submissions)).submit(submissions, timeout)
+        return self._line_with_room(shard, len(submissions)).submit(submissions, timeout)
 
-    def _room(self, shard: int, commands: int) -> EnqueueLine:
-        """Return the queue of a shard if it may take so many more.
+    def _line_with_room(self, shard: int, commands: int) -> EnqueueLine:
+        """Return the line to a shard if it may take so many commands more.
 
         Raises:
             TransportUnavailable: It may not.
         """
-        lane = self._shards[shard]
-        if lane.pending + commands > self._max_pending:
+        line = self._lines[shard]
+        if line.pending + commands > self._max_pending:
             raise TransportUnavailable(
-                f"{lane.pending} commands of this process wait for the server already (max_pending={self._max_pending}): slow down or try later"
+                f"{line.pending} commands of this process wait for the server already (max_pending={self._max_pending}): slow down or try later"
             )
-        return lane
+        return line
 
     def _is_one_request(self, submissions: Sequence[Submission]) -> bool:
         return (
@@ -161,4 +161,4 @@ class StreamProducer(Producer):
 
     async def close(self) -> None:
         """Let what was enqueued leave, then refuse more."""
-        await all_of(*(shard.close() for shard in self._shards))
+        await all_of(*(shard.close() for shard in self._lines))

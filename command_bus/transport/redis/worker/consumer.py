@@ -37,7 +37,7 @@ from command_bus.transport.redis.scripts import FETCH
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse
 from command_bus.transport.slots import Ask, Slots
-from command_bus.transport.steps import Answer, GiveBack, Lease, Started, StepFailed
+from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, Answer, Lease, Started, StepFailed
 
 BLOCK = 2.0
 _FIRST_FETCH = 8
@@ -45,7 +45,6 @@ _SOON = 0.05  # seconds
 _MOST_FETCHED = 1_000  # a script of a few milliseconds
 _BLOCKING = ("BLOCK", int(BLOCK * 1000))
 _BROKEN_PAUSE = 1.0  # seconds
-_UNTOUCHED = GiveBack(counts=False)
 _log = logging.getLogger("command_bus.worker")
 
 
@@ -424,7 +423,7 @@ class ConsumerLoop(Consumer):
             if each.mailbox is not None:
                 lease = Lease(shard, each.mailbox, each.activation, mono(), each.holder, each.attempt_id)
                 name = f"command_bus.give_back {each.mailbox}"
-                answer = self.steps.advance(lease, _UNTOUCHED)
+                answer = self.steps.advance(lease, GIVE_BACK_UNCOUNTED)
                 task = asyncio.get_running_loop().create_task(self._give_back(lease, answer), name=name)
                 self._returning.add((shard, each.activation))
                 self._giving_back.add(task)
@@ -444,7 +443,7 @@ class ConsumerLoop(Consumer):
             answer = await asked
             while type(answer) is StepFailed:  # until its key is repaired, as for a command that runs
                 await asyncio.sleep(_BROKEN_PAUSE)
-                answer = await self.steps.advance(lease, _UNTOUCHED)
+                answer = await self.steps.advance(lease, GIVE_BACK_UNCOUNTED)
         finally:
             self._returning.discard((lease.shard, lease.activation))
 

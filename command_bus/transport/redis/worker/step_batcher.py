@@ -24,6 +24,7 @@ from command_bus.transport.redis.mailbox_record import PLACE, is_first_start, pa
 from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND, FILL_LINE
 from command_bus.transport.redis.step_arguments import encode_step
 from command_bus.transport.steps import (
+    GIVE_BACK_UNCOUNTED,
     NO_SETTLEMENT,
     NO_SNOOZES,
     Answer,
@@ -31,7 +32,6 @@ from command_bus.transport.steps import (
     DeadLetterStep,
     Done,
     FollowUp,
-    GiveBack,
     Lease,
     LeaseLost,
     LimitQuestion,
@@ -259,7 +259,7 @@ class _Shard(WorkerLine[_Waiting]):
 
     def _give_back(self, lease: Lease) -> None:
         """Give back a command that was started for a task that is cancelled by now: no task runs it."""
-        self.submit(lease, GiveBack(counts=False))
+        self.submit(lease, GIVE_BACK_UNCOUNTED)
 
 
 def _size_of(left: Settlement) -> int:
