@@ -24,7 +24,7 @@ OPERATING = (
     Mutant(
         "draining accepts what is new",
         f"{_LUA}/shared/accept.lua",
-        "    if drained[box] then return ADMISSION.DRAINED end\n",
+        "    if drained[box] then return ADMISSION.DRAINING end\n",
         "",
         "tests/conformance/steps/test_hold_steps.py::test_a_drain_refuses_new_commands_and_starts_waiting_ones",
     ),

@@ -9,6 +9,7 @@ from importlib.resources import files
 import pytest
 
 from command_bus.transport.redis.scripts import SCRIPTS, Script, with_letters
+from command_bus.transport.submissions import Admission
 from tests.unit.syntax import PACKAGE, ROOT
 
 _LUA = files("command_bus.transport.redis").joinpath("lua")
@@ -134,6 +135,12 @@ def test_letters_that_are_compared_have_names() -> None:
         path.name for path in (ROOT / PACKAGE).rglob("*.lua") if re.search(r"[=~]= '[A-Za-z]'", path.read_text(encoding="utf-8"))
     ]
     assert bare == ["record_steps.lua"], "but for the name of a field"
+
+
+def test_admissions_have_the_names_of_python() -> None:
+    letters = _LUA.joinpath("letters.lua").read_text(encoding="utf-8")
+    named = dict(re.findall(r"^ADMISSION\.(\w+) = '(\w)'$", letters, re.MULTILINE))
+    assert named == {each.name: each.value for each in Admission if each.value.isalpha()}, "signs are spelled"
 
 
 def test_a_letter_without_a_name_is_an_error() -> None:

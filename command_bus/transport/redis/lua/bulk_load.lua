@@ -129,9 +129,9 @@ for i = 1, #boxes do
     admission = before == check and '=' or '!'
     repeated = repeated + 1
   elseif not room[box] then
-    admission = ADMISSION.TAKES_NOTHING
+    admission = ADMISSION.WRONG_TYPE
   elseif sequenced and tonumber(ARGV[head + count + i]) <= numbers[entity] then
-    admission = ADMISSION.STALE
+    admission = ADMISSION.OUT_OF_SEQUENCE
   else
     if usual then admission, fault = usual(box, arguments[head + i]) end
     if not admission and not fault then

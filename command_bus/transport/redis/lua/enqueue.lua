@@ -145,7 +145,7 @@ for i = first, count do
   end
   local admission, fault, refusal = nil, nil, nil
   if not room[box] then
-    admission = ADMISSION.TAKES_NOTHING
+    admission = ADMISSION.WRONG_TYPE
   else
     refusal = judge(box, commands[i])
     if refusal then
@@ -154,7 +154,7 @@ for i = first, count do
       admission = known(mark, digest)
     else
       admission, fault = accept(box, i, ARGV[head + i], id, delay, commands[i])
-      if mark and (fault or admission == ADMISSION.TAKES_NOTHING) then
+      if mark and (fault or admission == ADMISSION.WRONG_TYPE) then
         redis.pcall('SET', mark, '', 'PX', 1)  -- not deleted: a producer may not delete marks
       end
       if fault then return fault end

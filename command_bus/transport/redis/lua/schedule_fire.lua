@@ -57,13 +57,13 @@ end
 
 local function refusal(name, box, room, record)
   local length = pcall('XLEN', box)
-  if type(length) ~= 'number' then return ADMISSION.TAKES_NOTHING end
+  if type(length) ~= 'number' then return ADMISSION.WRONG_TYPE end
   local _, drained = holds_of(paused, name)
-  if drained then return ADMISSION.DRAINED end
+  if drained then return ADMISSION.DRAINING end
   local depth = length + (is_lone(record) and 1 or 0) + (tonumber(call('HGET', later, name)) or 0)
-  if depth >= room then return ADMISSION.MAILBOX_FULL end
-  if (tonumber(call('HGET', stats, 'depth')) or 0) >= most then return ADMISSION.SHARD_FULL end
-  return most_boxes and not record and call('HLEN', active) >= most_boxes and ADMISSION.TOO_MANY_MAILBOXES
+  if depth >= room then return ADMISSION.ENTITY_FULL end
+  if (tonumber(call('HGET', stats, 'depth')) or 0) >= most then return ADMISSION.TOTAL_FULL end
+  return most_boxes and not record and call('HLEN', active) >= most_boxes and ADMISSION.TOO_MANY_ENTITIES
     or nil
 end
 
@@ -103,7 +103,7 @@ local function fire(arg, box, mark)
   end
   if fault then
     if before then call('HSET', fired, schedule, before) else call('HDEL', fired, schedule) end
-    return refuse(ADMISSION.TAKES_NOTHING, schedule, stamp, envelope)
+    return refuse(ADMISSION.WRONG_TYPE, schedule, stamp, envelope)
   end
   call('SET', mark, MARK.ACCEPTED .. digest .. name)
   for _, counter in ipairs({'depth', 'accepted', 'fired', ARGV[arg + 8] == '1' and 'late' or nil}) do

@@ -57,13 +57,13 @@ local function open_batch(batch)
   batch.records, batch.refused, batch.folded = records, refused, 0
 
   function batch.judge(box, command)
-    if drained[box] then return ADMISSION.DRAINED end
-    if refused[box] then return ADMISSION.EARLIER_REFUSED end
+    if drained[box] then return ADMISSION.DRAINING end
+    if refused[box] then return ADMISSION.PREDECESSOR_REFUSED end
     if command and batch.unique.folds(box, command) then return ADMISSION.FOLDED end
     local need = command and command.replaced and 0 or 1  -- the place of the one that it replaces
-    if room[box] < need then return ADMISSION.MAILBOX_FULL end
-    if free < need then return ADMISSION.SHARD_FULL end
-    if newcomers and newcomers < 1 and not records[box] then return ADMISSION.TOO_MANY_MAILBOXES end
+    if room[box] < need then return ADMISSION.ENTITY_FULL end
+    if free < need then return ADMISSION.TOTAL_FULL end
+    if newcomers and newcomers < 1 and not records[box] then return ADMISSION.TOO_MANY_ENTITIES end
     if command and command.mode == MODE.LATEST and batch.unique.may_not_replace(box) then
       return ADMISSION.MAY_NOT_REPLACE
     end
@@ -73,7 +73,7 @@ local function open_batch(batch)
   local function failed(box, fault)
     if not spoiled(box, fault) and accepted == 0 then return nil, fault end
     room[box] = false
-    return ADMISSION.TAKES_NOTHING
+    return ADMISSION.WRONG_TYPE
   end
 
   local function usual(box, envelope)

@@ -7,7 +7,7 @@
 -- Fields of different versions, or digests of another release, cannot be compared: the id decides then.
 local function known(mark, digest)
   local value = redis.pcall('GET', mark)
-  if type(value) == 'table' then return ADMISSION.TAKES_NOTHING end
+  if type(value) == 'table' then return ADMISSION.WRONG_TYPE end
   if not value then return nil end
   local before = string.sub(value, 2, 9)
   if before == digest then return '=' end
