@@ -37,11 +37,11 @@ pass_memory_limit(ready, ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local any_paused, queue_up = redis.call('EXISTS', paused, KEYS[8]) > 0, nil
-if any_paused then
-  any_paused = redis.call('EXISTS', paused) == 1
-  queue_up = redis.call('EXISTS', KEYS[8]) == 1 and open_line(ready, active, KEYS[8], KEYS[9], KEYS[10])
-end
+local is_special = redis.call('EXISTS', paused, KEYS[8]) > 0
+local any_paused = is_special and redis.call('EXISTS', paused) == 1
+local queue_up = is_special and redis.call('EXISTS', KEYS[8]) == 1
+  and open_line(ready, active, KEYS[8], KEYS[9], KEYS[10])
+
 local function wake(name, attempt, first, parts, box)
   local held = any_paused and holds_of(paused, name)
   redis.call('HSET', active, name,

@@ -4,16 +4,16 @@
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_text = format('%.0f', now)
-local any_paused, publish, is_watched = call('EXISTS', paused, KEYS[9], KEYS[12]) > 0, nil, nil
+local is_special, publish, is_watched = call('EXISTS', paused, KEYS[9], KEYS[12]) > 0, nil, nil
+local any_paused = is_special and call('EXISTS', paused) == 1
 local limits, is_home, micros = nil, nil, time[1] * 1000000 + time[2]
-if any_paused then
+if is_special then
   if call('EXISTS', KEYS[9]) == 1 then publish, is_watched = publisher(KEYS[9], KEYS[10]) end
   if call('EXISTS', KEYS[12]) == 1 then
     is_home = before == 14
     limits = open_limits(KEYS[12], is_home and KEYS[13], is_home and KEYS[14], micros, is_home, KEYS[key + 1])
     if is_home then limits.read_passes(names) end
   end
-  any_paused = call('EXISTS', paused) == 1
 end
 
 local queue_up = KEYS[key + 1] and call('EXISTS', KEYS[key + 1]) == 1
