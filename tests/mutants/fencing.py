@@ -22,8 +22,8 @@ FENCING = (
     Mutant(
         "a started command is given to every lease that asks",
         f"{_LUA}/advance/7_perform.lua",
-        "  if not find(state, '^[hHO]$') or held_for ~= step.holder then return 'gone' end\n",
-        "  if not find(state, '^[hHO]$') then return 'gone' end\n",
+        "  if not runs or held_for ~= step.holder then return 'gone' end\n",
+        "  if not runs then return 'gone' end\n",
         "tests/conformance/steps/test_steps.py::test_another_lease_of_the_same_worker_takes_no_started_command",
     ),
     Mutant(

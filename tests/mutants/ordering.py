@@ -66,7 +66,7 @@ ORDERING = (
     Mutant(
         "fetching starts what is not alone",
         f"{_LUA}/fetch.lua",
-        "  if record == 'o|' .. answers[places[i]] .. '|||0|0|' then\n",
+        "  if record == STATE.LONE .. '|' .. answers[places[i]] .. '|||0|0|' then\n",
         "  if record and string.find(record, '^[or]|') then\n",
     ),
     Mutant(

@@ -143,6 +143,13 @@ def test_admissions_have_the_names_of_python() -> None:
     assert named == {each.name: each.value for each in Admission if each.value.isalpha()}, "signs are spelled"
 
 
+def test_records_are_written_and_compared_by_the_names_of_their_states() -> None:
+    bare = [
+        path.name for path in (ROOT / PACKAGE).rglob("*.lua") if re.search(r"'[A-Za-z]\|+'", path.read_text(encoding="utf-8"))
+    ]
+    assert bare == ["holds.lua"], "but for the mode of a pause"
+
+
 def test_a_letter_without_a_name_is_an_error() -> None:
     assert with_letters("state == STATE.HELD") == "state == 'h'"
     with pytest.raises(KeyError, match=r"STATE\.UNHEARD_OF"):

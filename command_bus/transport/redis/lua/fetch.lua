@@ -21,9 +21,8 @@
 -- ARGV[5]   more      how many keys of limits there are: 3 or 0
 --
 -- returns now in ms, then for each activation four values: its id; the mailbox's name, nil if it names none;
--- 'fence|message|1|first start
---         in ms', with '|place=1' if limits gave this lease a place, and the envelope of the command that now
---         runs under it, both nil if a take has to start it
+--         'fence|message|1|first start in ms', with '|place=1' if limits gave this lease a place, and the
+--         envelope of the command that now runs under it, both nil if a take has to start it
 --
 -- While anything is paused or watched it starts nothing: advance.lua does. So it does with what a limit
 -- refuses, and with what the first shard has to be asked about.
@@ -62,10 +61,10 @@ end
 
 local starting, at_of, messages, parts_of = {}, {}, {}, {}
 for i, record in ipairs(call('HMGET', active, unpack(names))) do
-  if record == 'o|' .. answers[places[i]] .. '|||0|0|' then
+  if record == STATE.LONE .. '|' .. answers[places[i]] .. '|||0|0|' then
     starting[#starting + 1], at_of[#at_of + 1] = names[i], places[i]
   elseif queue_up and record then
-    local front = 'o|' .. answers[places[i]] .. '||'
+    local front = STATE.LONE .. '|' .. answers[places[i]] .. '||'
     local message, parts = nil, nil
     if string.sub(record, 1, #front) == front then
       message, parts = string.match(record, '^([^|]*)|0|0|(.*)$', #front + 1)
@@ -105,7 +104,7 @@ for i, envelope in ipairs(call('HMGET', lone, unpack(starting))) do
   local id = answers[at]
   local running = next_fence() .. '|' .. (messages[i] or id) .. '|1|' .. now
   changed[2 * i] = starting[i]
-  changed[2 * i + 1] = 'O|' .. id .. '|' .. running .. '|' .. owner .. '#f'
+  changed[2 * i + 1] = STATE.LONE_HELD .. '|' .. id .. '|' .. running .. '|' .. owner .. '#f'
     .. format('%.0f', number + (at - 2) / 4) .. (parts_of[i] or '')
   if is_home and limits and limits.pass_of(starting[i]) then running = running .. '|place=1' end
   answers[at + 2], answers[at + 3] = running, envelope or ''

@@ -1,5 +1,6 @@
 -- letters: the names of the letters that scripts compare. `scripts.py` writes the letter in place of its name
--- when it reads a script: a local would cost each function that shares it, and a script may have 200.
+-- when it reads a script: a local would cost each function that shares it, and a script may have 200. A
+-- pattern spells its letters.
 
 -- State of a mailbox's record (see shared/record.lua).
 STATE.READY = 'r'
@@ -29,6 +30,7 @@ VERB.SUSPEND = 'u'
 
 -- What follows a step: the second letter of its operation.
 FOLLOW.STAY = 's'
+FOLLOW.YIELD = 'y'
 FOLLOW.LEAVE = 'l'
 
 -- What a step leaves: the other letters of its operation.

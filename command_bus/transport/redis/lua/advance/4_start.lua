@@ -59,7 +59,7 @@ end
 local function ends_lease(step)
   if any_paused and holds_of(paused, step.name) then return true end
   local follow = step.follow
-  if follow ~= FOLLOW.STAY and (follow == FOLLOW.LEAVE or another_waits(step.name)) then return true end
+  if follow == FOLLOW.LEAVE or (follow == FOLLOW.YIELD and another_waits(step.name)) then return true end
   return limits and limit_verdict(step)
 end
 
@@ -100,8 +100,8 @@ if limits then
       -- Who takes over a lone one lines it up.
       local asks = head[3] and 0 or (tonumber(string.match(parts, '|ask=(%d+)')) or 0) + 1
       if not head[3] then parts = string.gsub(parts, '|ask=%d+', '') .. '|ask=' .. asks end
-      set_record(name, (head[3] and 'o|' or 'r|') .. activation .. '||' .. id .. '|' .. attempt .. '|'
-        .. first .. '|' .. parts)
+      set_record(name, (head[3] and STATE.LONE or STATE.READY) .. '|' .. activation .. '||' .. id .. '|'
+        .. attempt .. '|' .. first .. '|' .. parts)
       local is_due = tonumber(attempt) == 0 and sub(first, 1, 1) ~= '-'
       local body = {
         head[1], body_of('', head[2]), is_paid(parts, head) and '1' or '', named_flow(parts, head) or '',
@@ -128,7 +128,7 @@ local function start(step, head, attempt, first, parts)
     release(step, STATE.STOPPED, attempt, first, parts)
     return 'stop'
   end
-  if follow ~= FOLLOW.STAY and (follow == FOLLOW.LEAVE or another_waits(name)) then
+  if follow == FOLLOW.LEAVE or (follow == FOLLOW.YIELD and another_waits(name)) then
     return requeue(step, attempt, first, parts, head[1])
   end
   local refused = limits and check_limits(step, head, parts)

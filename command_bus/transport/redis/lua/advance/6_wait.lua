@@ -119,7 +119,8 @@ local function other_verbs()
     for from = SLICE + 1, #missing, SLICE do call('HSET', side, unpack(awaiting(missing, fence, from))) end
     if at then wake_at(name, at) else call('ZREM', due, 'r:' .. name) end
     released[#released + 1] = step.activation
-    set_record(name, (alone[name] and 'U|||' or 'u|||') .. message .. '|0|' .. first .. '|' .. parts)
+    set_record(name, (alone[name] and STATE.LONE_SUSPENDED or STATE.SUSPENDED) .. '|||' .. message .. '|0|'
+      .. first .. '|' .. parts)
     call('HSET', step.suspended, name, now_text .. '|' .. step.command_id)
     counts.suspended = (counts.suspended or 0) + 1
     return 'wait'

@@ -75,7 +75,8 @@ local function perform_by_record(step, record)
     end
     return 'gone'
   end
-  if not find(state, '^[hHO]$') or held_for ~= step.holder then return 'gone' end
+  local runs = state == STATE.HELD or state == STATE.HELD_AND_CHANGED or state == STATE.LONE_HELD
+  if not runs or held_for ~= step.holder then return 'gone' end
   local head = state == STATE.LONE_HELD and {held_message, {FIELD.IN_LONE}}
     or call('XRANGE', step.box, held_message, held_message)[1]
   if not head then return 'gone' end
@@ -92,7 +93,7 @@ local function perform_alone(step, record, at)
   if settling[verb] or (verb == VERB.SUSPEND and not limits) then return apply_verb(step, record, at) end
   if verb ~= VERB.TAKE or step.follow ~= FOLLOW.STAY then return nil end
   local id, since, parts = activation, '0', ''
-  if record ~= 'o|' .. activation .. '|||0|0|' then
+  if record ~= STATE.LONE .. '|' .. activation .. '|||0|0|' then
     local state, held_by, _, message, attempt, first, _, further_parts = parse_record(record)
     if state ~= STATE.LONE or held_by ~= activation or attempt ~= '0' then return nil end
     if first == '0' and not queue_up or first ~= '0' and limits then return nil end
@@ -124,7 +125,7 @@ local function perform(step)
       if state == HELD_AND_CHANGED then step.ahead, repeated[step.box] = nil, true end
       return apply_verb(step, record, #ours + 2)
     end
-  elseif verb == VERB.TAKE and record == 'r|' .. activation .. '|||0|0|' then
+  elseif verb == VERB.TAKE and record == STATE.READY .. '|' .. activation .. '|||0|0|' then
     local head = next_of(step)
     taken[#taken + 1] = activation
     return start(step, head, 0, '0', '')

@@ -73,7 +73,8 @@ local function open_line(ready, active, flows, turns, line)
     local ms, count = match(activation or '', '^(%d+)-(%d+)$')
     local place = enter(name, flow or flow_of(parts, head or message),
       ms and format('%s000-%06d', ms, count) or stamp())
-    return 'q|||' .. (message or '') .. '|' .. attempt .. '|' .. first .. '|' .. place .. (parts or '')
+    return STATE.IN_LINE .. '|||' .. (message or '') .. '|' .. attempt .. '|' .. first .. '|' .. place
+      .. (parts or '')
   end
 
   -- Return the id of the first command in a mailbox; nil if there is none.

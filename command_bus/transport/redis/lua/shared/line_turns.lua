@@ -136,12 +136,12 @@ local function line_turns(ready, active, flows, turns, line, used, virtual, star
     flow.next = i + 1
     passed[#passed + 1] = member
     local place = sub(member, 1, #member - #name - 1)
-    local _, _, _, message, attempt, first, at, parts = parse_record(record or '')
-    if not at or sub(record, 1, 2) ~= 'q|' or at ~= place then return false end
+    local state, _, _, message, attempt, first, at, parts = parse_record(record or '')
+    if state ~= STATE.IN_LINE or at ~= place then return false end
     local added = try('XADD', ready, '*', FIELD.ENVELOPE, name)
-    local state = message == '' and 'r|' or 'o|'
+    state = message == '' and STATE.READY or STATE.LONE
     admitted[#admitted + 1] = name
-    admitted[#admitted + 1] = state .. (type(added) == 'string' and added or '0-0') .. '||' .. message
+    admitted[#admitted + 1] = state .. '|' .. (type(added) == 'string' and added or '0-0') .. '||' .. message
       .. '|' .. attempt .. '|' .. first .. '|' .. parts
     used[class], starts[class], virtual[class] = used[class] + CLASS_COSTS[class], starts[class] + 1, flow.at
     flow.at, served[flow.flow] = flow.at + cost_of(flow.flow), (served[flow.flow] or 0) + 1

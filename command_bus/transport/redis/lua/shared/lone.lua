@@ -46,8 +46,8 @@ end
 -- not fail.
 local function queue_alone(ready, name, message, first, parts)
   local added = redis.pcall('XADD', ready, '*', FIELD.ENVELOPE, name)
-  return 'o|' .. (type(added) == 'string' and added or '0-0') .. '||' .. message .. '|0|' .. first .. '|'
-    .. parts
+  return STATE.LONE .. '|' .. (type(added) == 'string' and added or '0-0') .. '||' .. message .. '|0|'
+    .. first .. '|' .. parts
 end
 
 -- Return the fields of a mailbox's entry; those of a lone command that was lined up are read from `lone`.

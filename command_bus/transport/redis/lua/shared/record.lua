@@ -48,8 +48,8 @@ local lined = nil  -- the line, once a script has opened it
 local function queue(ready, name, attempt, first, parts, head)
   if lined then return lined.join(name, attempt, first, parts, head) end
   local added = redis.pcall('XADD', ready, '*', FIELD.ENVELOPE, name)
-  return 'r|' .. (type(added) == 'string' and added or '0-0') .. '|||' .. attempt .. '|' .. first .. '|'
-    .. (parts or '')
+  return STATE.READY .. '|' .. (type(added) == 'string' and added or '0-0') .. '|||' .. attempt .. '|'
+    .. first .. '|' .. (parts or '')
 end
 
 -- Return the record of a held mailbox in which something behind the running command was removed. Any script
