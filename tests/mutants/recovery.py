@@ -35,7 +35,7 @@ RECOVERY = (
     Mutant(
         "a late start is not refused",
         "worker/executor.py",
-        "        if mono() >= lease.deadline:\n            return _NOT_STARTED\n",
+        "        if mono() >= lease.deadline:\n            return GIVE_BACK_UNCOUNTED\n",
         "",
     ),
     Mutant(
