@@ -141,7 +141,7 @@ _CSRF_SECONDS = 12 * 3600
 _FLASH_SECONDS = 30
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Visit:
     """A request of somebody who may look.
 

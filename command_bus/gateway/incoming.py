@@ -93,7 +93,7 @@ class Query(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Incoming:
     """A request of somebody whose token is known.
 

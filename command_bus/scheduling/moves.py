@@ -20,7 +20,7 @@ from command_bus.session import Session
 _TRIES = 100
 
 
-@dataclass
+@dataclass(eq=False)
 class ScheduleMoves:
     """Exports and imports the schedules of a namespace, as `Schedules` does.
 

@@ -14,7 +14,7 @@ from command_bus.session import Session
 from command_bus.transport.marks import accepted_ms, is_settled
 
 
-@dataclass
+@dataclass(eq=False)
 class Overlaps:
     """Looks at predecessors, and makes room.
 

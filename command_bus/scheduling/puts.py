@@ -35,7 +35,7 @@ _TRIES = 100
 Kind = type[Message[Any]] | None
 
 
-@dataclass
+@dataclass(eq=False)
 class SchedulePuts:
     """Puts schedules.
 

@@ -129,7 +129,7 @@ class _Refusal(LoopGuard):
             session.exchange_guard(self.before)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _StartedWorker:
     """A worker, its bus and its simulated process."""
 

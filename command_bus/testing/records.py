@@ -67,7 +67,7 @@ class Handled:
         return not self.lost and (self.error is None or isinstance(self.error, Reject))
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Recorder(Middleware):
     """The records of one test bus.
 

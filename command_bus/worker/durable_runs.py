@@ -28,7 +28,7 @@ from command_bus.worker.reports import LOGGED, RunReports
 from command_bus.worker.runnable import NO_HANDLER, Runnable, as_durable
 
 
-@dataclass
+@dataclass(eq=False)
 class DurableRuns:
     """Begins and ends the runs of durable handlers.
 

@@ -100,7 +100,7 @@ class WorkerState:
         return self.stopping or self.paused
 
 
-@dataclass
+@dataclass(eq=False)
 class EntityRun:
     """The worker's side of one activation: take, then execute and settle until it is another entity's turn.
 

@@ -57,7 +57,7 @@ CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the appli
 _log = logging.getLogger("command_bus.worker")
 
 
-@dataclass
+@dataclass(eq=False)
 class Executor:
     """Executes deliveries under their leases.
 

@@ -208,7 +208,7 @@ def _settled_by(started: Started, step: Done | DeadLetterStep | Park) -> Settled
 Settled = Callable[[SettledCommand], None]
 
 
-@dataclass
+@dataclass(eq=False)
 class Lifecycle(Steps):
     """Runs commands and moves mailboxes forward, and reports what was settled and whose lease was lost.
 

@@ -148,7 +148,7 @@ class Run:
         await self.harness.promote(self.workers[0])
 
     async def sweep(self) -> None:
-        await self.bench.work.sweep()
+        await self.bench.work.turn()
         await self.bench.look_over()
 
     async def wait(self) -> None:
@@ -231,7 +231,7 @@ async def _run(seed: int, clock: Clock) -> None:
     for _ in range(STEPS):
         await run.step()
     await run.drain()
-    await run.bench.work.sweep()
+    await run.bench.work.turn()
     assert run.ran + run.gone == run.sent
     assert (await run.bench.places(), await run.bench.queue(), await run.bench.passes()) == ([], [], [])
     await harness.connections.close()

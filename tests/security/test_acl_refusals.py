@@ -171,7 +171,7 @@ async def test_senders_wait_for_a_worker_to_load_the_scripts(binary: Path, start
     """On a new server, and after it lost them: refused with a reason, or accepted once; never lost."""
     async with made(start(tcp=True, binary=binary), selectors=True) as place:
         async with place.bus(role, dispatch_timeout=0.5) as impatient:
-            with pytest.raises(TransportUnavailable, match="a worker of this version does") as refused:
+            with pytest.raises(TransportUnavailable, match="start a worker of this version") as refused:
                 await impatient.dispatch(Work(line="a", number=0), command_id="refused")
             assert not refused.value.outcome_unknown, "it was certainly not accepted"
         async with place.bus(role, dispatch_timeout=60) as patient, place.bus("worker") as workers:

@@ -289,3 +289,16 @@ def test_the_longest_prefix_names_the_layer() -> None:
 def test_a_cycle_is_found() -> None:
     assert set(cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
     assert not cycle({"a": {"b", "c"}, "b": {"c"}})
+
+
+def test_what_acts_is_compared_by_identity() -> None:
+    """A dataclass with equality has no hash: as a key, or in a set, it fails where it is used."""
+    found = [
+        f"{name}: {node.name}"
+        for name, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and any(isinstance(each, ast.AsyncFunctionDef) for each in node.body)
+        for decorator in map(ast.unparse, node.decorator_list)
+        if decorator.startswith("dataclass") and "eq=False" not in decorator and "frozen=True" not in decorator
+    ]
+    assert found == []

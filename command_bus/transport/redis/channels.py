@@ -78,7 +78,7 @@ class RedisChannels(Channels):
         return self._connections.at(self._shard.prefix)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Subscriptions(Subscriptions):
     """Implements `Subscriptions`: a task reads while there is a channel, and connects again after a cut."""
 

@@ -161,7 +161,7 @@ class RedisEventStreams(RetryingRequests, EventStreams):
         await end_tasks(self._readers)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Feed:
     """Reads one shard's streams, a few pages ahead of the listener."""
 

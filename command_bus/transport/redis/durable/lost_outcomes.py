@@ -60,7 +60,7 @@ async def told_and_confirmed(
 _log = logging.getLogger("command_bus.worker")
 
 
-@dataclass
+@dataclass(eq=False)
 class LostOutcomes:
     """Looks up calls that are waited for.
 

@@ -73,7 +73,7 @@ if closed then return closed end
 
 local count = #checks / 4
 local asked, boxes, entities, entity_of, many = {}, {}, {}, {}, {}
-for i = 1, count do asked[i] = id_in(ARGV[head + i]) or '' end
+for i = 1, count do asked[i] = id_in(ARGV[head + i] or '') or '' end
 local known = call('HMGET', ids, unpack(asked))
 local named, reply_ttl, own = string.match(ARGV[13], '^(%d+) (%d+) (.*)$')
 named = tonumber(named)

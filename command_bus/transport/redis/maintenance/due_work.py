@@ -172,7 +172,7 @@ class DueTimes:
 _NEVER = _Seen(-1.0, 0.0)
 
 
-@dataclass
+@dataclass(eq=False)
 class DueWork(Periodic):
     """One shard's due work.
 
@@ -340,7 +340,7 @@ async def fire_schedules(schedules: DueSchedules, members: Sequence[Member]) -> 
     return PageResult(done, [f"s:{name}" for name in left])
 
 
-@dataclass
+@dataclass(eq=False)
 class ScheduleSweep(Periodic):
     """Looks over all schedules of a shard, a page at a time.
 

@@ -27,7 +27,7 @@ _PATIENCE = 1.0
 _log = logging.getLogger("command_bus.worker")
 
 
-@dataclass
+@dataclass(eq=False)
 class InterruptHandler:
     """The requests of one shard, compared with the attempts that this worker runs.
 

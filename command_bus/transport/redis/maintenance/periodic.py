@@ -16,7 +16,7 @@ from command_bus.transport.redis.keys import KeySpace, ShardKeys
 _log = logging.getLogger("command_bus.worker")
 
 
-@dataclass
+@dataclass(eq=False)
 class Periodic(ABC):
     """A job for one shard, in a task of its own.
 

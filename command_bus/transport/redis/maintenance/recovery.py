@@ -52,7 +52,7 @@ _OVER = 0.9
 """The part of a lease that must be over by the server's clock when it is taken: a request that was long under way comes too late for it."""
 
 
-@dataclass
+@dataclass(eq=False)
 class PendingRecovery(Periodic):
     """Watches one shard for expired leases, at least every `every` seconds.
 

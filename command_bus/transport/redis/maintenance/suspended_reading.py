@@ -30,7 +30,7 @@ class SuspendedCommand:
     """Whether it waits for all of these calls, and for nothing else."""
 
 
-@dataclass
+@dataclass(eq=False)
 class SuspendedReading:
     """Reads the suspended commands of all shards.
 

@@ -135,7 +135,7 @@ _SHOWN = 3600.0
 """Seconds for which a lost worker is shown, at least: an engineer on call arrives later than ten of the shortest leases."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Upkeep(Periodic):
     """The upkeep of one shard.
 

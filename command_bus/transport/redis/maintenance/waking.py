@@ -48,7 +48,7 @@ class _Pass(NamedTuple):
     activation: str
 
 
-@dataclass
+@dataclass(eq=False)
 class LimitWork(Periodic):
     """Deals with the members `l:` of the first shard, whose keys it has.
 
