@@ -21,8 +21,10 @@ def follow_ups(history: History) -> Iterator[tuple[str, str]]:
         for name, first in firsts.items():
             if not any(run.ended is not None and run.ended <= first.began for run in ended):
                 yield entity, f"{name} started, and {cause}, which sends it, had not returned"
-        last = max(runs, key=lambda run: run.fence) if runs else None
-        if last is not None and last in ended and cause not in buried and not history.sent[cause].discarded and not history.stuck:
+        last, sent = max(runs, key=lambda run: run.fence) if runs else None, history.sent[cause]
+        # A cancel that comes while the worker readies what a handler sends, which has returned, ends it without that.
+        excused = cause in buried or sent.discarded or sent.cancelled or history.stuck
+        if last is not None and last in ended and not excused:
             for name in names:
                 if name not in firsts and name not in buried and not history.sent[name].cancelled:
                     yield entity, f"{cause} returned and was settled, and {name}, which it sends, never started"
