@@ -102,12 +102,12 @@ class Crashing(Middleware):
         if any(crash.point == point and crash.meets(command) for crash in self.crashes):
             await self._end()
 
-    async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
+    async def dispatch(self, outgoing: OutgoingMessage, proceed: Sending) -> Any:
         """Record messages that a handler sends like those of the program."""
-        return await self.recorder.dispatch(outbound, proceed)
+        return await self.recorder.dispatch(outgoing, proceed)
 
-    async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
-        return await self.recorder.call(outbound, proceed)
+    async def call(self, outgoing: OutgoingMessage, proceed: Sending) -> Any:
+        return await self.recorder.call(outgoing, proceed)
 
     def _end_once_settled(self) -> None:
         """Crash when the running command is settled: its mailbox is gone or runs another one, or rests without it."""

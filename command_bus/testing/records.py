@@ -90,8 +90,8 @@ class Recorder(Middleware):
         here = asyncio.get_running_loop()
         return [note for loop, note in list(self._under_way.values()) if loop is here]
 
-    async def call(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
-        return await self.served(proceed(outbound))
+    async def call(self, outgoing: OutgoingMessage, proceed: Sending) -> Any:
+        return await self.served(proceed(outgoing))
 
     async def served(self, work: Awaitable[Any]) -> Any:
         """Await something that a worker has to settle."""
@@ -104,18 +104,18 @@ class Recorder(Middleware):
             raise note.error
         return note.value
 
-    async def dispatch(self, outbound: OutgoingMessage, proceed: Sending) -> Any:
+    async def dispatch(self, outgoing: OutgoingMessage, proceed: Sending) -> Any:
         """Record a message. Those of a batch are built here and sent later, so they have no answer yet."""
-        answer = await proceed(outbound)
-        entity = None if outbound.entity_type is None else f"{outbound.entity_type}:{outbound.entity_id}"
+        answer = await proceed(outgoing)
+        entity = None if outgoing.entity_type is None else f"{outgoing.entity_type}:{outgoing.entity_id}"
         self.sent.append(
             Sent(
-                outbound.name,
-                outbound.command,
-                outbound.command_id,
+                outgoing.name,
+                outgoing.command,
+                outgoing.command_id,
                 entity,
-                dict(outbound.headers),
-                (outbound.delay_ms if outbound.delay_ms >= 0 else max(-outbound.delay_ms - wall_ms(), 0)) / 1000,
+                dict(outgoing.headers),
+                (outgoing.delay_ms if outgoing.delay_ms >= 0 else max(-outgoing.delay_ms - wall_ms(), 0)) / 1000,
                 answer is Admission.ACCEPTED or not isinstance(answer, Admission),
             )
         )
