@@ -67,7 +67,7 @@ class Reader:
 
     def _ready(self, seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds
-        while not re.search(r"worker \w+ runs", said := self.log.read_text()):
+        while not re.search(r"worker \w+ handles", said := self.log.read_text()):
             assert time.monotonic() < deadline, said
             time.sleep(0.02)
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).parents[2]
 LEASE = 2.0
-WORKS = "runs 3 commands"  # what a worker logs when it has started
+WORKS = "handles 3 types of commands"  # what a worker logs when it has started
 
 APP = f"""
 import asyncio, logging, os, time
@@ -437,7 +437,7 @@ class TestRefusals:
         assert "at_most_once commands (Pay) may start twice" in said
         with EmbeddedServer.start(persistence=tmp_path / "data") as durable:
             process = shop.start("worker", "careful", "--production", "--url", durable.url)
-            assert eventually(lambda: "runs 1 commands" in shop.text()), shop.text()
+            assert eventually(lambda: "handles 1 types of commands" in shop.text()), shop.text()
             process.terminate()
             assert process.wait(20) == 0
 

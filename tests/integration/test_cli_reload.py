@@ -44,11 +44,11 @@ def test_a_changed_file_restarts_the_workers(server: EmbeddedServer, tmp_path: P
         )  # fmt: skip
     try:
         count = int(processes)
-        eventually(lambda: log.read_text().count("runs 5 commands") == count)
+        eventually(lambda: log.read_text().count("handles 5 types of commands") == count)
         app.write_text("this is no Python")
         eventually(lambda: "it is started again when a file changes" in log.read_text())
         app.write_text(source)
-        eventually(lambda: log.read_text().count("runs 5 commands") == 2 * count)
+        eventually(lambda: log.read_text().count("handles 5 types of commands") == 2 * count)
         assert "app.py changed" in log.read_text()
         process.terminate()
         assert process.wait(20) == 0
@@ -73,7 +73,7 @@ def test_dev_runs_a_server_and_a_worker(tmp_path: Path) -> None:
             [sys.executable, "-m", "command_bus", "dev", "app"], cwd=tmp_path, env=environment(), stdout=out, stderr=out
         )
     try:
-        eventually(lambda: "runs 5 commands" in log.read_text())
+        eventually(lambda: "handles 5 types of commands" in log.read_text())
         assert run("call", "Deposit", '{"account_id": "a", "amount": 3}').stdout == "3\n"
         assert run("workers").returncode == 0
         process.terminate()

@@ -51,7 +51,7 @@ if __name__ == "__main__":
 """
 
 
-WORKS = "runs 2 commands"  # what a worker logs when it has started
+WORKS = "handles 2 types of commands"  # what a worker logs when it has started
 
 
 class Project:

@@ -125,7 +125,7 @@ def test_systemd_is_told_when_all_processes_run(start: Start, environment: dict[
         manager.settimeout(30)
         program = start("--processes", processes)
         assert manager.recv(100) == b"READY=1"
-        assert program.text.count("runs 2 commands") == int(processes)
+        assert program.text.count("handles 2 types of commands") == int(processes)
         program.process.send_signal(signal.SIGTERM)
         assert program.process.wait(20) == 0
         manager.setblocking(False)
