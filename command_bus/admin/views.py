@@ -28,7 +28,6 @@ StandingState = Literal["parked", "no_handler", "paused", "retrying", "snoozed",
 """Why an entity makes no progress: as `EntityInfo.state`, or no live worker handles the command at its head."""
 
 STANDING_STATES: tuple[StandingState, ...] = get_args(StandingState)
-_GROUPS: Mapping[str, GroupName] = {"no_handler": "waiting", "snoozed": "retrying"}
 _COUNTED: tuple[Literal["parked", "limited", "suspended"], ...] = ("parked", "limited", "suspended")
 _MAY_LACK_HANDLER = ("waiting", "retrying", "draining", "running")
 _FOUND_IN: Mapping[StandingState, tuple[GroupName, ...]] = {
@@ -129,7 +128,7 @@ class Views:
             raise InvalidSettings(f"states: {', '.join(unknown)}: one of {', '.join(STANDING_STATES)}")
         if limit < 1:
             raise InvalidSettings("limit: at least 1")
-        asked = {_GROUPS.get(state, state) for state in states or STANDING_STATES}
+        asked = {group for state in states or STANDING_STATES for group in _FOUND_IN.get(state, (state,))}
         stats, holds, now_ms, (merged, facts, letters) = await asyncio.gather(
             Statistics(self._session).stats(),
             Entities(self._session).holds(),

@@ -203,16 +203,16 @@ class TransportHarness:
     @property
     def producer_connections(self) -> Connections:
         """The connections of the producer's shard."""
-        return self.producer._shards[0]._connections
+        return self.producer._lines[0]._connections
 
     def enqueue_request(self, submissions: Sequence[Submission], number: int) -> tuple[list[str], list[Any]]:
         """Return keys and arguments of an enqueue step as the producer sends it, with a sequence number."""
-        batch = self.producer._shards[0]._batch([QueuedCommands(submissions, asyncio.Future(), mono() + 5)])
+        batch = self.producer._lines[0]._batch([QueuedCommands(submissions, asyncio.Future(), mono() + 5)])
         return batch.keys, [number, *batch.args[1:]]
 
     def single_request(self, submission: Submission, number: int) -> tuple[list[str], list[Any]]:
         """Return keys and arguments of the step for one command."""
-        batch = self.producer._shards[0]._batch([QueuedCommands((submission,), asyncio.Future(), mono() + 5, alone=True)])
+        batch = self.producer._lines[0]._batch([QueuedCommands((submission,), asyncio.Future(), mono() + 5, alone=True)])
         assert batch.script is ENQUEUE_ONE
         return batch.keys, [number, *batch.args[1:]]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from command_bus.cli.connection import load_settings, open_bus, run_command
+from command_bus.cli.connection import load_settings, open_bus, run_command, without_handler
 from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import format_table
 
@@ -75,7 +75,6 @@ async def _examine(target: Target, longest: float) -> list[Finding]:
 
 
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, longest: float) -> list[Finding]:
-    from command_bus.cli.commands.inspect import without_handler
     from command_bus.cli.doctor.diagnosis import check_entities, check_mailboxes, check_values, check_work
     from command_bus.cli.doctor.stored_checks import (
         check_dead_letters,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.completion import command_names, entity_types
-from command_bus.cli.connection import on_bus, open_bus, run_command
+from command_bus.cli.connection import on_bus, open_bus, run_command, without_handler
 from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import format_duration, format_fields, format_table, format_time, format_time_and_age, table, to_json
 from command_bus.cli.terminal import SafeText, failure, print_error, usage_error, warn_if_unknown
@@ -161,14 +161,6 @@ def entities(
             print_error("there are more entities than were read: only those were sorted")
 
     return Answer(page, text())
-
-
-async def without_handler(bus: CommandBus, entities: Sequence[EntityInfo]) -> frozenset[str]:
-    """Return the names of entities whose command no live worker handles. One that was not started may also wait for a thread, or for replicas."""
-    if not any(each.state == "retrying" and not each.attempt for each in entities):
-        return frozenset()
-    found = await bus.views.standing_still(states=["no_handler"], patience=0.0, limit=1000)
-    return frozenset(each.entity.name for each in found.entities)
 
 
 def entity_table(page: EntityPage, unhandled: Collection[str] = ()) -> SafeText:

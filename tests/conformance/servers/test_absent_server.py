@@ -169,7 +169,7 @@ async def test_a_batch_waits_once_for_a_server_that_is_away(start: Starter, monk
         await bus.dispatch(Put(box="a", value=0))
         server.kill()
         batch = await bus.dispatch_batch(Put(box=f"b{number}", value=number) for number in range(2000))
-        assert next(bus.session.transport._stream._shards[0]._numbers) == 3, "one was sent before the outage, and one in it"
+        assert next(bus.session.transport._stream._lines[0]._numbers) == 3, "one was sent before the outage, and one in it"
         errors = [outcome.error for outcome in batch.outcomes]
         assert all(isinstance(error, TransportUnavailable) for error in errors)
         assert not any(getattr(error, "outcome_unknown", True) for error in errors[512:])

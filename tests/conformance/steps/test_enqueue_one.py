@@ -110,7 +110,7 @@ async def test_it_leaves_full_mailboxes_and_shards_to_the_other(harness: Transpo
 async def test_a_mailbox_of_another_type_is_told_by_the_other(harness: TransportHarness, submission: Submission) -> None:
     await harness.client.set(harness.shard.mailbox(BOX), "text")
     for _ in range(20):  # not a conflict with a mark of its own that was just taken back
-        harness.producer._shards[0]._in_general_until = 0.0
+        harness.producer._lines[0]._in_general_until = 0.0
         assert await harness.producer.enqueue(submission, 5) is Admission.WRONG_TYPE
         await asyncio.sleep(0.002)
 

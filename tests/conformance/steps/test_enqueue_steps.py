@@ -132,7 +132,7 @@ async def test_a_settled_command_asked_again_is_a_duplicate(harness: TransportHa
 
 async def test_another_digest_is_a_conflict_and_adds_nothing(harness: TransportHarness) -> None:
     await harness.put(BOX, "c1")
-    answers = harness.producer._shards[0]._head_keys[7]
+    answers = harness.producer._lines[0]._head_keys[7]
     before = await harness.everything()
     other = Submission("box:b", "c1", b"y", b"digest-8", 5)
     assert await harness.producer.enqueue(other, 5) is Admission.CONFLICT
