@@ -36,7 +36,7 @@ class AuditEntry:
         target: To what, for people: `account:a-17`.
         why: The reason that they gave.
         outcome: What came of it; empty for an entry that announces an act.
-        ref: The reference of an outcome the id of the entry that announced the act, else empty.
+        ref: For an outcome, the id of the entry that announced the act; else empty.
         details: More of it: counts, filters, numbers that were put.
     """
 
@@ -75,7 +75,7 @@ class AuditPage:
         """Return each act once: what announced one is left out if its outcome is here, or on a page before.
 
         Args:
-            ended: The ended of the pages before, what `unannounced` returned of the last of them.
+            ended: What `unannounced` returned for the last page before.
         """
         known = {each.ref for each in self.entries if each.ref}.union(ended)
         return tuple(each for each in self.entries if each.id not in known)

@@ -66,10 +66,10 @@ class CommandStatus:
         hold: Why it is paused, or None.
         suspension: What it waits for, if it is suspended.
         cancelling: The reason for which a durable command that has begun was asked to end. It waits for what it called and has started. Else empty.
-        letter_id: The letter id of the dead letter that parks it, or None.
+        letter_id: Id of the dead letter that parks it, or None.
         outcome: Once it is settled: `completed`, `rejected`, or the `code` of the error that its caller got, such as `failed`, `interrupted`,
             `cancelled`, `expired`; empty if that is not kept, and before.
-        trace_id: The trace id of the trace that it belongs to, while its envelope can be read and has one; else empty.
+        trace_id: Id of the trace that it belongs to, while its envelope can be read and has one; else empty.
     """
 
     command_id: str
@@ -104,7 +104,7 @@ class StatusReader:
 
     Args:
         session: Open.
-        command_id: The command id of the command.
+        command_id: Id of the command.
     """
 
     def __init__(self, session: Session, command_id: str) -> None:

@@ -45,8 +45,8 @@ class DelayedCommand:
     Attributes:
         command_id: Its id.
         name: Its wire name; empty if its envelope cannot be read.
-        entity_type: The entity type of its entity; None without one.
-        entity_id: The entity id of its entity.
+        entity_type: Type of its entity; None without one.
+        entity_id: Id of its entity.
         due_ms: When it takes its place, by the server's clock.
     """
 
@@ -76,7 +76,7 @@ class Commands:
         """Bring a signal to a durable command, whose handler waits for it by `context.signal(name)`, or will.
 
         Args:
-            command_id: The command id of the command.
+            command_id: Id of the command.
             name: The name of the signal.
             value: Plain data, or a model: of the type that the handler waits for.
             signal_id: One id of this name is taken once, however often it is sent; by default each call sends a signal of its own.
@@ -198,7 +198,7 @@ class Commands:
         Quick for ids that were given, for calls and for delayed commands. For the generated id of a dispatch every line is looked through.
 
         Args:
-            command_id: The command id of the command.
+            command_id: Id of the command.
             running: Whether to end a command that has started.
             reason: For its caller and the handler's context.
             wait: Seconds to wait for the end of a handler. One that goes on longer has been told; its command is settled as cancelled at its end.
@@ -223,7 +223,7 @@ class Commands:
         """Give a delayed command another time; False: it is not delayed any more. It joins the end of its line then.
 
         Args:
-            command_id: The command id of the command.
+            command_id: Id of the command.
             delay: Seconds from now; 0 promotes it now.
             at: The moment, with a time zone, instead of `delay`.
 

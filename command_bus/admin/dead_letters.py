@@ -40,7 +40,7 @@ class CalledLetter(NamedTuple):
 
     Attributes:
         letter_id: Its id.
-        command_id: The command id of its command.
+        command_id: Id of its command.
         caller: Who called that.
     """
 

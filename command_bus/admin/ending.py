@@ -127,7 +127,7 @@ class Cancelling:
 
     Args:
         session: Open.
-        command_id: The command id of the command.
+        command_id: Id of the command.
         reason: For its caller.
     """
 

@@ -35,8 +35,8 @@ class HistoryEntry:
     Attributes:
         command_id: Its id.
         name: Its wire name.
-        entity_type: The entity type of its entity; None without one.
-        entity_id: The entity id of its entity.
+        entity_type: Type of its entity; None without one.
+        entity_id: Id of its entity.
         status: How it ended. `dead_lettered` and `parked` are replaced by another end if an operator replays or discards the command.
         attempts: How many times it was started.
         worker: Who settled it; empty if no worker had started it.

@@ -34,7 +34,7 @@ class EntityInfo:
         worker: Who runs it, or None.
         retry_at_ms: When a retry is due, or a snooze over, by the server's clock, or None.
         hold: Why it is paused or draining, or None.
-        letter_id: The letter id of the dead letter that parks it, or None.
+        letter_id: Id of the dead letter that parks it, or None.
         due_ms: When the first of its commands takes its place, by the server's clock, if all that it has is delayed; else None. A listing
             leaves it out for what comes far behind others: 100,000 in its shard.
         priority: The highest of the commands that wait in it.
@@ -160,12 +160,12 @@ class UniqueKeyInfo:
         key: What `Unique(key)` said, else the wire name of the command.
         state: The place where the command is that holds it: `delayed`, `waiting`, `started` (it runs, or waits for a retry) or `settled`. That of
             a settled one is held by its window alone.
-        command_id: The command id of that command.
+        command_id: Id of that command.
         name: Its wire name.
         window_ms: Until when the key is held in any case; None without a window.
         latest_ms: Until when others can put that command off; None if nothing bounds it.
-        entity_type: The entity type of its entity.
-        entity_id: The entity id of its entity; None where only a digest of a long id is stored.
+        entity_type: Type of its entity.
+        entity_id: Id of its entity; None where only a digest of a long id is stored.
     """
 
     key: str
@@ -352,9 +352,9 @@ class Stats:
         dead_letters: Letters in the dead-letter queue.
         accepted: Commands accepted since the namespace was made.
         settled: Commands settled since then, with any outcome.
-        completed: The completed of those, their handler returned.
+        completed: Settled commands whose handler returned.
         rejected: Refused by their handler.
-        expired: The expired of those, not started in time for their caller.
+        expired: Settled commands that were not started in time for their caller.
         dead_lettered: Commands dead-lettered since then (a replayed one may count again).
         retried: Attempts since then that failed and were followed by another.
         handed_back: Starts since then that were no attempt: the worker did not know the command, or was leaving.
@@ -374,7 +374,7 @@ class Stats:
         ticks_skipped: Ticks since then that were left out because of `overlap`.
         suspended: Durable commands that wait without a worker.
         suspensions: The number of times since the namespace was made one was suspended.
-        cancelled: The cancelled of the settled commands those that were cancelled after they had started.
+        cancelled: Settled commands that were cancelled after they had started.
         history: Ends of commands in the history; see `bus.history`.
     """
 

@@ -45,7 +45,7 @@ class StepInfo:
         name: Its name; of a call the wire name. A number tells those of the same name apart.
         done: Whether it has a result: the outcome of a call, or of what undoes, is there. Of a signal: False if the handler
             did not take its value. Of a step: False if the handler has caught its error.
-        command_id: The command id of the command that was called, else empty: what undoes is called once the command ends.
+        command_id: Id of the command that was called, else empty: what undoes is called once the command ends.
         entity: The entity of that, for people.
     """
 

@@ -50,7 +50,7 @@ class StandingEntity:
         since_ms: Since when, by the server's clock, as far as that is known: of what is parked, paused, limited or suspended since then, of what
             runs since its start, of the rest since its oldest command was accepted.
         entity: As in a listing.
-        command_id: The command id of the command at its head; empty if there is none, or it cannot be read.
+        command_id: Id of the command at its head; empty if there is none, or it cannot be read.
         command: Its wire name.
         handlers: Live workers that handle it; None if its name is not known.
         letter: The dead letter that parks it, if it is parked.

@@ -55,7 +55,7 @@ class Leavable:
 
     Attributes:
         work: The handler.
-        in_flight: The in flight of its run.
+        in_flight: What its run has in flight.
     """
 
     work: Awaitable[Any]
@@ -82,7 +82,7 @@ class InFlight:
     """The operations of one run that are awaited now.
 
     Args:
-        command_id: The command id of the command.
+        command_id: Id of the command.
         ended: Called when one has ended.
     """
 

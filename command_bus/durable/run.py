@@ -53,7 +53,7 @@ class DurableRun:
     Args:
         tools: What it works with.
         lease: Under which it runs.
-        command_id: The command id of the command.
+        command_id: Id of the command.
         started: Its start.
         fields: Its side record; None if this is the first run: then it is read when a signal is asked for, which may have come before.
         task: In which the handler runs.

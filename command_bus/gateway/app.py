@@ -160,7 +160,7 @@ def gateway(
         max_batch: Commands of one batch.
         max_wait: Seconds that a request may wait for an outcome; one that prefers to wait longer waits so long.
         max_streams: Streams of events and progress that are open at a time.
-        max_streams_each: The max streams each of them, those of one token. None: a quarter.
+        max_streams_each: How many of these streams one token may have open; None: a quarter.
         max_requests_each: Requests of one token that are answered at a time, those that wait among them.
         hosts: Names under which the gateway is reached; a request for another is refused. Empty: any.
         opens: Whether it opens and closes the bus by itself when it is served.

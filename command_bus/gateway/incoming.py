@@ -31,7 +31,7 @@ class Options:
         max_batch: Commands of one batch.
         max_wait: Seconds that a request may wait for an outcome.
         max_streams: Streams of events and of progress that are open at a time.
-        max_streams_each: The max streams each of them, those of one token.
+        max_streams_each: How many of these streams one token may have open.
         max_requests_each: Requests of one token that are answered at a time.
         hosts: Names under which the gateway is reached; empty: any.
     """

@@ -56,8 +56,8 @@ class RawEnvelope:
     """A command without its class and with options of its own, for `dispatch_batch`: the worker validates the payload.
 
     Attributes:
-        entity_type: The entity type of its entity; None without one.
-        entity_id: The entity id of its entity; None without one.
+        entity_type: Type of its entity; None without one.
+        entity_id: Id of its entity; None without one.
         name: Its wire name.
         payload: Its fields.
         version: The version of the fields, if the class has versions (see `upcasts`).

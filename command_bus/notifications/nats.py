@@ -163,7 +163,7 @@ class _Link(NotifierLink):
         """Change a hint by compare-and-set. Return whether that was done; None if it is not known: no hint, no bucket, or too many racers.
 
         Args:
-            entity_type: The entity type of the hint.
+            entity_type: Type of the hint.
             change: Returns the new count, or None for no change; gets None if there is no hint.
         """
         from nats.errors import Error

@@ -26,7 +26,7 @@ class Topic(NamedTuple):
 
     Attributes:
         kind: The kind of the notices.
-        entity_type: The entity type of what they are about; None is what has no entity, `*` all.
+        entity_type: Type of what they are about; None is what has no entity, `*` all.
     """
 
     kind: NoticeKind
@@ -39,9 +39,9 @@ class Notice:
 
     Attributes:
         kind: What.
-        entity_type: The entity type of the entity; None without one.
-        entity_id: The entity id of the entity (`settled`, `lease_lost`); None without one, or where it is not known.
-        command_id: The command id of the command (`settled`, `lease_lost`); empty where it is not known.
+        entity_type: Type of the entity; None without one.
+        entity_id: Id of the entity (`settled`, `lease_lost`); None without one, or where it is not known.
+        command_id: Id of the command (`settled`, `lease_lost`); empty where it is not known.
         name: Its wire name; empty where it is not known.
         status: `completed`, `rejected`, `expired`, `cancelled`, `dead_lettered` or `parked` (`settled`); else empty.
         worker: That tells it (`lease_lost`); else empty.

@@ -36,8 +36,8 @@ class ScheduleInfo:
         state: `active`; `firing`: a firing is under way, or was refused and is tried again; `paused`; `ended`: no tick is to come;
             `exported`: it is taken along to another place, and nothing of it fires here.
         command: Wire name of its command.
-        entity_type: The entity type of the command; None without an entity.
-        entity_id: The entity id of the command.
+        entity_type: Type of the command; None without an entity.
+        entity_id: Id of the command.
         times: Its times, for people.
         missed: What happens to ticks that no worker fired in time.
         overlap: What happens to a tick whose predecessor is not settled.

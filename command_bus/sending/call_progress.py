@@ -67,7 +67,7 @@ async def call_with_progress(
     Args:
         session: Open.
         exchange: Sends the command, and waits for its reply.
-        command_id: The command id of the command.
+        command_id: Id of the command.
         mailbox: Names its mailbox, once it is sent.
         tell: Whom. An error of it ends the wait, not the command.
 

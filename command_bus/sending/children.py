@@ -51,7 +51,7 @@ class Children:
         builder: Encodes commands.
         prepare: Passes a command through middleware, agrees on its entity type, and makes its submission.
         results: Reads outcomes.
-        command_id: The command id of the command whose handler calls.
+        command_id: Id of the command whose handler calls.
         mailbox: Its mailbox.
     """
 
@@ -174,7 +174,7 @@ class Children:
 
         Args:
             mailbox: The mailbox of the command.
-            command_id: The command id of the command.
+            command_id: Id of the command.
             reason: For what it ends with.
             is_durable: Whether it is known to be durable; else it is looked up.
 

@@ -109,7 +109,7 @@ class FollowUps(Outbox):
     Args:
         builder: The builder of the worker's bus.
         prepare: Passes a command through middleware, agrees on its entity type, and makes its submission.
-        command_id: The command id of the command whose handler runs.
+        command_id: Id of the command whose handler runs.
         depths: Refuses what a shard is much too full for.
     """
 

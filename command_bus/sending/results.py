@@ -75,7 +75,7 @@ class ResultReader:
         Args:
             send: Sends it, as a dispatch is sent. If it returns a future, its caller is woken once for acceptance and reply together.
             mailbox_for: Gives its mailbox.
-            reply_type: The reply type of its result.
+            reply_type: Type of its result.
             deadline: Monotonic time until which its caller waits.
             out: The command.
         """

@@ -107,7 +107,7 @@ class Protection:
         signatures: The signatures that it was made with.
         cipher: The cipher that it was made with.
         templates: The templates that it was made with.
-        digest_key: The digest key of the digests of encrypted values; empty until it is agreed on: then there are none.
+        digest_key: Key of the digests of encrypted values; empty until it is agreed on: then there are none.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Protection:
         """Return a reply in clear text, expanded.
 
         Args:
-            command_id: The command id of its command.
+            command_id: Id of its command.
             outcome: With the reply.
             of: Name of that command, or name and entity, as far as they are known.
 

@@ -158,7 +158,7 @@ class PrometheusMetrics:
 
     Attributes:
         registry: The registry of the metrics.
-        content_type: The content type of the exposition.
+        content_type: Media type of the exposition.
         outward: Counts notifications and the requests of webhooks.
     """
 

@@ -24,7 +24,7 @@ class Interrupt:
 
     Attributes:
         kind: How.
-        attempt_id: The attempt id of the attempt.
+        attempt_id: Id of the attempt.
         asked_ms: When, by the server's clock.
         by: Who asked.
         reason: Why.

@@ -128,7 +128,7 @@ class AwaitedInfo:
     Attributes:
         kind: What it is.
         name: The wire name of the command that was called, or the name of the signal.
-        command_id: The command id of the command that was called; empty for a signal.
+        command_id: Id of the command that was called; empty for a signal.
         entity: The entity of that, for people; empty for a signal.
     """
 
@@ -146,7 +146,7 @@ class SuspensionInfo:
     """A durable command that waits without a worker.
 
     Attributes:
-        command_id: The command id of the command.
+        command_id: Id of the command.
         since_ms: Since when, by the server's clock.
         until_ms: When it is started in any case, by the server's clock; None: never.
         waits_for: The calls and signals that it waits for; empty if it only sleeps.

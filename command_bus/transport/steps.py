@@ -72,7 +72,7 @@ class Lease:
     Attributes:
         holder: Names this lease, not only its worker: what was started for another lease of the same worker is not its own.
         deadline: Local monotonic time after which nothing may be started: taken before the server was asked, plus the lease.
-        attempt_id: The attempt id of the attempt that runs now (see `attempt_id`); empty before the first start.
+        attempt_id: Id of the attempt that runs now (see `attempt_id`); empty before the first start.
         renew_until: Local time after which it is no longer renewed (an async handler far past its timeout), or None.
         cancel: While a handler runs: interrupts it.
         lost: Whether its handler was interrupted because the lease was lost.
@@ -140,7 +140,7 @@ class Started:
         confirmed: Whether the replicas that must know of the start do.
         snoozes: The number of times its handler has put it off, and when it was truly first started.
         is_first: Whether it certainly was never started before, so that no run of it has stored anything.
-        begun: The begun of a command whose worker was lost: whether it is durable, and has stored something.
+        begun: Whether it is durable and has stored something; said only of a command whose worker was lost.
     """
 
     fence: str
@@ -256,7 +256,7 @@ class FollowUp:
 
     Attributes:
         mailbox: The mailbox's name.
-        command_id: The command id of the command: the same whenever the handler runs.
+        command_id: Id of the command: the same whenever the handler runs.
         envelope: Opaque bytes.
         flow: What it waits in (see `flows.py`); empty for the normal class without a tenant.
         delay_ms: Milliseconds until it takes its place in the mailbox; below zero the moment itself.
@@ -277,7 +277,7 @@ class ChildOutcome:
 
     Attributes:
         mailbox: The mailbox of the command that waits.
-        command_id: The command id of the command that waits.
+        command_id: Id of the command that waits.
         child: Id of the command that has ended.
         call: Name of the call in the side record of the command that waits.
         reply: The outcome, as a caller gets it.
@@ -302,13 +302,13 @@ class Settlement:
         reply: What is pushed to it.
         dispatch: The dispatch that keeps the outcome; empty if the history does.
         outcome: What is kept there; empty if nothing is.
-        waits_ms: The waits ms of a command with a wrong signature: how long its mark is kept if it says that the command waits in this mailbox.
+        waits_ms: For a command with a wrong signature: ms for which its mark is kept, if that says that the command waits here.
             Any other mark is left as it is, and `mark` is empty.
         unique: Its unique key, which is released (see `unique_keys.py`); empty if it has none.
-        stander: The stander of a command that is replayed: what is stored of it if it holds that key again.
+        stander: What is stored under its unique key if a replayed command takes that key again.
         follow_ups: What its handler sends with it, in this order.
         waiting: Its outcome for the durable command that called it; None if none did.
-        side: The side record of a durable command: whether its side record ends, or is kept with the dead letter; empty for others.
+        side: Whether the side record of a durable command ends, or is kept with the dead letter; empty for others.
     """
 
     command_id: str
@@ -403,7 +403,7 @@ class Suspend:
     """Let a durable command wait without a worker until what it waits for is in its side record. It is started again then, or at once.
 
     Attributes:
-        command_id: The command id of the command.
+        command_id: Id of the command.
         awaited: Names of fields in the side record.
         wanted: How many of them must be there.
         until_ms: The server's time when it is started in any case; None: there is none.

@@ -132,7 +132,7 @@ class WebhookInfo:
         name: Its name.
         url: The place where it is sent to.
         kinds: The kinds of events that it is told of.
-        entity_types: The entity types of these types; empty: of all.
+        entity_types: Events of these entity types; empty: of all.
         timeout: Seconds for a request.
         secrets: How many sign.
         paused: Why nothing is sent; empty: it is.

@@ -45,7 +45,7 @@ def signed_headers(
 
     Args:
         secrets: Each as `checked_secret` takes it.
-        message_id: The message id of the delivery, the same at each attempt: receivers drop what they have had.
+        message_id: Id of the delivery, the same at each attempt: receivers drop what they have had.
         timestamp: Seconds since the epoch: receivers refuse old ones, which somebody may have recorded.
         body: As it is sent.
         environment: The place where variables are looked up.

@@ -109,7 +109,7 @@ class Webhooks:
             kinds: The kinds of events that it is told of.
             secret: Signs; `new_secret()` makes one, `env:NAME` names a variable of the workers. Several, the newest first, while one is replaced.
                 None leaves it to what the webhook has.
-            entity_types: The entity types of these types, `@schedules` are schedules; by default of all but those.
+            entity_types: Events of these entity types, `@schedules` are schedules; by default of all but those.
             timeout: Seconds for a request in all, at most 60.
             retries: Seconds before the second attempt, the third, and so on; by default nine of them, three days in all.
             allow_http: Whether http will do.

@@ -159,8 +159,8 @@ class SettledCommand:
     Attributes:
         command_id: Its id; empty, as the name is, if its bytes cannot be read.
         name: Its wire name.
-        entity_type: The entity type of its entity; None without one.
-        entity_id: The entity id of its entity.
+        entity_type: Type of its entity; None without one.
+        entity_id: Id of its entity.
         status: `completed`, `rejected`, `expired`, `cancelled`, `dead_lettered` or `parked`.
         attempt: The start that settled it, 1 for the first.
         fence: The fence of that start.

@@ -34,7 +34,7 @@ class RunReports(Reports):
     Args:
         records: Stores.
         lease: Under which the handler runs.
-        command_id: The command id of the command.
+        command_id: Id of the command.
         started: Its start.
         seal: Encrypts; None: nothing is.
         logged: Digests of what earlier runs of a durable command have logged; None: it is not durable.

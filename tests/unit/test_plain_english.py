@@ -33,5 +33,23 @@ def test_descriptions_of_arguments_have_a_noun() -> None:
     assert WITHOUT_NOUN.search("    session: Of the bus.")
 
 
+def test_descriptions_of_arguments_do_not_repeat_the_name() -> None:
+    """`entity_id: The entity id of its entity` says nothing that the name does not."""
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in (ROOT / PACKAGE).rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if repeats_its_name(line)
+    ]
+    assert found == []
+    assert repeats_its_name("    entity_id: The entity id of its entity.")
+
+
+def repeats_its_name(line: str) -> bool:
+    """Return whether a description begins with its name of several words."""
+    name, colon, text = line.strip().partition(": ")
+    return bool(colon) and "_" in name and text.lower().startswith(f"the {name.replace('_', ' ')} of ")
+
+
 def test_an_odd_word_is_found() -> None:
     assert ODD.search("Nobody reads this.")

@@ -69,7 +69,7 @@ class SideRecords(Protocol):
 
         Args:
             lease: Under which the command runs.
-            command_id: The command id of the command.
+            command_id: Id of the command.
             notes: The fields.
             progressed: Whether this is progress: the count of the command's attempts begins again.
             keeps: Whether the record stays until the command is settled; else it lives for a day.
@@ -102,7 +102,7 @@ class CalledCommand(NamedTuple):
 
     Attributes:
         call: Name of the call in the side record of the caller.
-        command_id: The command id of the command that was called.
+        command_id: Id of the command that was called.
         mailbox: The mailbox of that.
     """
 

@@ -51,7 +51,7 @@ class Firing:
         incarnation: The incarnation of the schedule.
         seq: Number of the firing; each is accepted once.
         mailbox: The mailbox of the command.
-        command_id: The command id of the command.
+        command_id: Id of the command.
         envelope: Opaque bytes.
         digest: As for a `Submission`.
         max_depth: As for a `Submission`.

@@ -182,8 +182,8 @@ async def test_workers_fire_by_themselves_and_put_what_code_declares(sandbox: Sa
         await bus.schedules.put("by-hand", Poll(shop="h"), every(0.3), immediately=True, max_runs=3)
         await until(lambda: len(ran["h"]) == 3 and len(ran["d"]) > 4, 15)
         await bus.schedules.remove("declared")
-        assert ran["h"] == sorted(set(ran["h"]))
-        assert ran["d"] == sorted(set(ran["d"]))
+        for ids in ran.values():
+            assert ids == sorted(set(ids), key=lambda each: each.removesuffix("Z"))  # a whole second has no fraction
         assert (await bus.schedules.get("by-hand")).state == "ended"
         with pytest.raises(UnknownSchedule, match="schedules list"):
             await bus.schedules.get("declared")

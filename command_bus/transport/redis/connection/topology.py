@@ -45,7 +45,7 @@ class TopologyUrl:
         service: The Sentinels' name for the primary.
         tls: Whether connections use TLS; `options` then has the files.
         options: The options of connections to the servers, as redis-py names them.
-        sentinel_options: The sentinel options of connections to Sentinels.
+        sentinel_options: Options of connections to Sentinels.
     """
 
     kind: str

@@ -77,7 +77,7 @@ class LostOutcomes:
 
         Args:
             mailbox: The mailbox of the command that waits.
-            command_id: The command id of that.
+            command_id: Id of that.
             called: What it waits for.
 
         Raises:

@@ -56,7 +56,7 @@ class Delivery:
         activation: Its id.
         mailbox: The mailbox that it names; None for a tick, which names none.
         holder: The lease under which its command was started together with the delivery; empty if none was.
-        attempt_id: The attempt id of that start; empty if its answer was lost.
+        attempt_id: Id of that start; empty if its answer was lost.
         started: That command; None if a take has to start it, or the answer was lost.
         has_place: Whether limits gave it a place.
     """
