@@ -54,7 +54,7 @@ def container_lifespan(container: ResourceContainer, *, modules: Modules | Calla
 
     Args:
         container: A dependency-injector container, or any object with `init_resources` and `shutdown_resources`; both may return an awaitable.
-        modules: Modules with `@inject`, or their names, to wire to the container, or a function that returns them at that time. None are
+        modules: Those with `@inject`, or their names, to wire to the container, or a function that returns them at that time. None are
             needed if the container's own `wiring_config` names them, or if it was wired before.
     """
     return _SharedLifespan(container, modules).entered
@@ -137,7 +137,7 @@ class Container(containers.DeclarativeContainer):
         registry: The `HandlerRegistry`, by default the one of `@handles`.
         middleware: A sequence of `Middleware`.
         connections: A `ClientFactory`, or None for the server that the settings name; `MemoryClients()` in tests.
-        modules: Modules to wire when a worker starts, by default those of the registry's handlers.
+        modules: Those to wire when a worker starts, by default where the registry's handlers are.
         lifespan: Keeps the resources of this container, or of the outermost one, open while a worker runs.
         bus: The `CommandBus`, one per process.
         worker: A new `Worker` of the bus at each call; takes what `CommandBus.worker` takes.

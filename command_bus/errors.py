@@ -227,7 +227,7 @@ class QueueFull(CommandBusError):
 
     Attributes:
         retry_after: Seconds after which a new try is sensible.
-        limit: The limit: `"entity"`, `"total"`, `"entities"` (`max_entities`), `"memory"`, `"drain"` (see `Draining`), or `"predecessor"`
+        limit: What refused it: `"entity"`, `"total"`, `"entities"` (`max_entities`), `"memory"`, `"drain"` (see `Draining`), or `"predecessor"`
             when an earlier command of the same entity in the same batch was refused and this one must not overtake it.
     """
 

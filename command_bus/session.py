@@ -64,17 +64,17 @@ class Session:
     """Opens, closes and opens again.
 
     Args:
-        settings: The settings of the bus.
+        settings: What the bus is set to.
         protection: Signs and encrypts, or None.
         clients: The place where to connect to; None: to `settings.url`, or the development server.
         open_transport: Opens another transport than Redis's.
         owner: The bus, for hooks.
 
     Attributes:
-        settings: The settings that it was made with.
-        protection: The protection that it was made with.
-        clients: The clients that it was made with; may be set while the session is not open.
-        owner: The owner that it was made with.
+        settings: As they were given.
+        protection: As it was given.
+        clients: As they were given; may be set while the session is not open.
+        owner: As it was given.
         observer: Receives what happens; may be set until the session opens.
         notifications: What it tells others; None: nothing.
         hook: Watches this session; None: `every_hook` does, if there is one.
@@ -328,7 +328,7 @@ class ServerState:
     """The state of the server: there or away. Nothing is asked for it: a request that failed started a probe, and probes go on until one succeeds.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:

@@ -10,7 +10,7 @@ class StreamId(NamedTuple):
 
     Attributes:
         ms: The server's time, in ms.
-        number: The number within the millisecond.
+        number: Place within the millisecond.
     """
 
     ms: int

@@ -29,7 +29,7 @@ class AuditEntry:
     """Something that an operator did, or tried to do.
 
     Attributes:
-        id: The id of the entry; it begins with the time.
+        id: Begins with the time, so that ids sort by it.
         at_ms: When, by the server's clock.
         who: The person.
         act: What, as `pause`, `replay`.
@@ -90,7 +90,7 @@ class Audit:
     """The log of a namespace.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:
@@ -123,7 +123,7 @@ class Audit:
 
         Args:
             limit: At most so many.
-            cursor: The cursor of the page before.
+            cursor: As the page before gave it; None: the first page.
 
         Raises:
             InvalidSettings: The limit is below 1, or it is no cursor.
@@ -201,7 +201,7 @@ class Trends:
     """The figures of a namespace over time.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:

@@ -66,7 +66,7 @@ class Commands:
     """Single commands.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:
@@ -77,7 +77,7 @@ class Commands:
 
         Args:
             command_id: Id of the command.
-            name: The name of the signal.
+            name: As the handler names it in `context.signal(name)`.
             value: Plain data, or a model: of the type that the handler waits for.
             signal_id: One id of this name is taken once, however often it is sent; by default each call sends a signal of its own.
 

@@ -134,7 +134,7 @@ class DeadLetters:
     """Lists, replays, discards and purges dead letters; reached as `bus.dead_letters`.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:
@@ -147,7 +147,7 @@ class DeadLetters:
 
         Args:
             limit: At most so many; the letters behind them are not read.
-            filters: The filters that a dead letter has to fit; without any, all fit.
+            filters: What a dead letter has to fit; without any, all fit.
 
         Raises:
             InvalidSettings: The limit is below 1.
@@ -171,8 +171,8 @@ class DeadLetters:
 
         Args:
             limit: At most so many.
-            cursor: The cursor of the page before, with the same filters.
-            filters: The filters that a dead letter has to fit; without any, all fit.
+            cursor: As the page before gave it, with the same filters; None: the first page.
+            filters: What a dead letter has to fit; without any, all fit.
 
         Raises:
             InvalidSettings: The limit is below 1, or it is no cursor.

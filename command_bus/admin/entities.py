@@ -41,7 +41,7 @@ class Entities:
     """The entities of a bus, or of one type of it.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
         scope: `*`, or all of a type.
     """
 
@@ -187,7 +187,7 @@ class Entities:
             states: Only those in one of these states; none means all.
             order: What comes first.
             limit: At most so many.
-            cursor: The cursor of the page before.
+            cursor: As the page before gave it; None: the first page.
             scan: Look at no more entities than this.
 
         Raises:
@@ -224,7 +224,7 @@ class Entities:
 
         Args:
             limit: At most so many.
-            cursor: The cursor of the page before.
+            cursor: As the page before gave it; None: the first page.
             scan: Look at about so many keys at most.
 
         Raises:

@@ -92,8 +92,8 @@ class Event:
         command_id: Empty where it is about no single command, or its bytes cannot be read; of a dead letter where it is not signed as it
             should be (`bad_signature`). Of a schedule that of the firing.
         name: The wire name; empty where there is no command id, and of a schedule except for `refused`.
-        attempt: The attempt of the event; 0 where none had started.
-        fence: The fence of that attempt; 0 without one.
+        attempt: Number of the start that it is about; 0 where none had started.
+        fence: Number of that start, which grows with every start in its shard; 0 without one.
         worker: That ran it, or lost it (`interrupted`); empty without one.
         delay: Seconds until it takes its place (`accepted`) or starts again (`retried`, `snoozed`, `handed_back`); None if that is at once.
             Of `late` the seconds by which a firing was behind its time.
@@ -141,7 +141,7 @@ class Events:
     """The events of a bus; reached as `bus.events`.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:
@@ -188,7 +188,7 @@ class Events:
         If none is named, those of all types and of schedules.
 
         Args:
-            *entity_types: The entity types.
+            *entity_types: Those whose commands are watched.
             kept: About how many events each shard keeps, the newest of all types together, with about 150 bytes each. If types are watched with
                 different numbers, the largest counts.
 

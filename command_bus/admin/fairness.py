@@ -22,7 +22,7 @@ class Fairness:
     """The shares of a bus's tenants.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:

@@ -106,7 +106,7 @@ class CommandHistory:
     """The ends of commands that have a history.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:

@@ -38,7 +38,7 @@ class EntityInfo:
         due_ms: When the first of its commands takes its place, by the server's clock, if all that it has is delayed; else None. A listing
             leaves it out for what comes far behind others: 100,000 in its shard.
         priority: The highest of the commands that wait in it.
-        tenant: The tenant whose share it takes; None if its commands name none.
+        tenant: Key of the share of workers that it takes; None if its commands name none.
         snoozes: The number of times the command at its head was put off by its handler.
         limit: For what it waits, if it is limited; None otherwise.
         suspension: For what its durable command waits, if it is suspended; None otherwise.
@@ -185,7 +185,7 @@ class UniqueKeyPage:
     Attributes:
         keys: Those that were found, by entity and key.
         complete: Whether all keys were looked at: else there may be more. Of an entity: whether these are all.
-        cursor: The cursor of the next page; None behind the last one, and of an entity.
+        cursor: Begins the next page; None behind the last one, and of an entity.
     """
 
     keys: list[UniqueKeyInfo]
@@ -262,7 +262,7 @@ class DeadLetter:
     """A command that was dead-lettered, with its cause.
 
     Attributes:
-        id: The id of the letter, for `replay` and `discard`.
+        id: What `replay` and `discard` take.
         reason: `failed`, `interrupted`, `no_handler`, `undecodable`, `invalid`, `unsupported_version`, `bad_signature`, `expired` or
             `compensation_failed`.
         command_id: Empty if the envelope could not be read.
@@ -276,7 +276,7 @@ class DeadLetter:
         accepted_ms: When the server accepted it, in ms since the epoch.
         first_started_ms: When it was first started.
         failed_ms: When it was dead-lettered.
-        worker: The worker that gave it up.
+        worker: Name of the process that gave it up.
         headers: As they were sent.
         parked: Whether its entity waits for a decision about it.
         payload: The decoded fields, or None if they cannot be read. Decoded when it is first asked for.
@@ -346,7 +346,7 @@ class Stats:
         delayed: Commands and retries that wait for their time.
         paused: Entities, entity types and buses that were paused or drained; see `bus.entities.holds()`.
         parked: Entities held by a poisoned command.
-        entities: Entities with work.
+        entities: Those that have work.
         oldest_age: Seconds for which the entity at the head of the line has waited for a worker, 0.0 if none waits.
         longest_running: Seconds for which the attempt that runs longest has run, as the workers said with their last sign of life.
         dead_letters: Letters in the dead-letter queue.
@@ -364,7 +364,7 @@ class Stats:
         pruned: Dead letters deleted since the namespace was made, because they were too old or too many.
         superseded: Commands since then that another of their unique key replaced.
         folded: Commands since then that were dropped, because another held their unique key.
-        schedules: Schedules that have a tick to come.
+        schedules: Those that have a tick to come.
         fired: Firings of schedules since the namespace was made.
         fired_late: Those more than a second behind their time.
         schedule_overdue: Seconds for which the schedule has been due that is latest, 0.0 if none is.

@@ -76,7 +76,7 @@ class Limits:
 
         Args:
             name: `bus`, `type:<entity type>`, `entity:<entity type>`, or the name of a named limit.
-            rate: The rate of starts; None: any.
+            rate: Most starts in a time; None: any number.
             concurrency: Entities that run at a time; None: any number.
 
         Raises:
@@ -120,7 +120,7 @@ class Limits:
 
         Args:
             name: As for `put`.
-            key: The key of a named limit by a key, whose bucket is held.
+            key: Value that chooses the bucket to release, for a limit with a `key`.
 
         Raises:
             InvalidSettings, TransportUnavailable: As for `put`.

@@ -46,7 +46,7 @@ class StepInfo:
         done: Whether it has a result: the outcome of a call, or of what undoes, is there. Of a signal: False if the handler
             did not take its value. Of a step: False if the handler has caught its error.
         command_id: Id of the command that was called, else empty: what undoes is called once the command ends.
-        entity: The entity of that, for people.
+        entity: What that command is for, as people read it.
     """
 
     kind: Literal["step", "call", "signal", "undo"]

@@ -26,7 +26,7 @@ class Statistics:
     """Reads the figures of all shards.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:

@@ -36,7 +36,7 @@ def run_command(work: Callable[[], Awaitable[T]], *, sends: bool = False) -> T:
     """Run a command's work, and turn the library's errors into one line and an exit code.
 
     Args:
-        work: The work; the result is returned.
+        work: Makes what is awaited; its result is returned.
         sends: Whether a lost answer leaves open whether a command was accepted. Other work can simply be repeated.
 
     Raises:

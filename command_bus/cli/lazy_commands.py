@@ -27,7 +27,7 @@ class LazyCommand:
 
     Attributes:
         name: Its name on the command line and in the module.
-        module: The module below `command_bus.cli` that has the function or the `typer.Typer` of that name.
+        module: Name of the module below `command_bus.cli` that has the function or the `typer.Typer` of that name.
         summary: Its line in `--help`.
     """
 

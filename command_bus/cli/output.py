@@ -186,7 +186,7 @@ def listing(
     """Answer with the first of what was found, and how many there are.
 
     Args:
-        key: The key of the list in JSON.
+        key: Name of the list in JSON.
         found: All of it, in order.
         limit: How many are printed.
         columns: Heads of the table, as `format_table` takes them.

@@ -60,7 +60,7 @@ class Dashboard:
         opens: Whether it opens the bus when it is served, and closes it.
 
     Attributes:
-        state: The state that was given.
+        state: As it was given.
     """
 
     def __init__(self, state: State, *, opens: bool) -> None:
@@ -155,11 +155,11 @@ def dashboard(
         app.mount("/ops", dashboard(bus, users=passwords({"ann": (ANN, "operator")}), secret=os.environ["OPS_SECRET"]))
 
     Args:
-        bus: The bus. It is opened by the first request if the application has not opened it.
+        bus: Opened by the first request if the application has not opened it.
         users: Who may look, and do what: `passwords`, `behind_proxy`, `host_check`, or (`loopback`) the person who sits at this machine.
         secret: Signs sessions and forms, at least 32 bytes; the same in all processes. None: a random one, so that a restart ends sessions.
         mask: Names of payload fields that are shown as dots, at any depth; `Charge.card` only of that command.
-        title: The title of the pages, beside the namespace.
+        title: Heads the pages, beside the namespace.
         hosts: Names under which the dashboard is reached; a request for another is refused. Empty: any.
         secure: Whether cookies are for https only; None: if the request came by https.
         trace_link: Returns the address of a trace, given its id.

@@ -82,7 +82,7 @@ class Beat:
     """The figures of a moment.
 
     Attributes:
-        number: The number of the beat.
+        number: Counts the beats.
         stats: None if the server did not answer.
     """
 

@@ -75,7 +75,7 @@ class TrustedHeader:
 
     Args:
         header: Its name.
-        roles: The roles of users, by the value of the header.
+        roles: Role that each value of the header gives.
         everyone: The role of those who are not named; None: they may not look.
         proxies: Addresses or networks of the proxies.
     """
@@ -125,8 +125,8 @@ def behind_proxy(
     """Return users that a proxy has signed in, which names them in a header. It must delete the header where a client sends it.
 
     Args:
-        header: The header.
-        roles: The roles of users, by its value.
+        header: Name of the one that the proxy sets.
+        roles: Role that each value of it gives.
         everyone: The role of users that are not named; None: they may not look.
         proxies: Addresses or networks from which the proxy's requests come; others are not believed.
 

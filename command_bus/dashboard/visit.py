@@ -146,7 +146,7 @@ class Visit:
     """A request of somebody who may look.
 
     Attributes:
-        request: The request.
+        request: What is answered.
         user: Who.
         state: What requests share.
         query: The fields of the address.
@@ -315,8 +315,8 @@ def bare_page(
 
     Args:
         state: The things that requests share.
-        request: The request.
-        template: The template of the page.
+        request: What is answered.
+        template: Name of the page's file.
         code: The status of the answer.
         sent: The headers of the answer.
         **values: What the template shows.

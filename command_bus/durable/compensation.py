@@ -51,7 +51,7 @@ async def compensate(run: DurableRun, given_up: Collection[str] = ()) -> None:
     """Undo what was done, once all that was called has ended: what has not started is taken out of line, what has started is waited for.
 
     Args:
-        run: The run.
+        run: State of the handler's run.
         given_up: The fields of what undoes and is not called again.
 
     Raises:

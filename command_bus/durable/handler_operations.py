@@ -31,7 +31,7 @@ class HandlerOperations:
     """Implements `DurableOperations`.
 
     Args:
-        run: The run.
+        run: State of the handler's run.
     """
 
     def __init__(self, run: DurableRun) -> None:

@@ -160,11 +160,11 @@ class RecordSize:
     """The size of a side record.
 
     Attributes:
-        most_bytes: Most bytes of it, and of the outcomes of calls in it.
+        most_bytes: Bound of its bytes, those of the outcomes of calls in it included.
 
     Args:
         fields: The record.
-        limits: The limits of values.
+        limits: Bounds of a value's size.
     """
 
     def __init__(self, fields: Mapping[str, bytes], limits: PayloadLimits) -> None:

@@ -408,7 +408,7 @@ class TrackedOperation(ABC):
     """An `Operation` of a durable handler: it is in flight while it is awaited.
 
     Args:
-        run: The run.
+        run: State of the handler's run.
     """
 
     name: str = ""

@@ -32,10 +32,10 @@ class RunTools:
     Attributes:
         records: Stores.
         children: Makes calls.
-        limits: The limits of values.
+        limits: Bounds of a value's size.
         seal: Encrypts what is stored under a name.
         unseal: Decrypts it.
-        secret: The secret of digests of what is encrypted; empty if nothing is, None if there is none.
+        secret: Key for digests of what is encrypted; empty if nothing is, None if there is none.
         threads: The place where functions of steps run that are no coroutines.
         may_linger: Whether the worker may wait itself for longer, so that the handler need not be started again.
     """

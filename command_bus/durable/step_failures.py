@@ -28,7 +28,7 @@ class StepFailures:
 
     Args:
         fields: The side record.
-        limits: The limits of what is stored.
+        limits: Bounds of what is stored.
     """
 
     def __init__(self, fields: Mapping[str, bytes], limits: PayloadLimits) -> None:

@@ -73,7 +73,7 @@ class Undo:
         field: Its field in the side record.
         place: In the order in which the handler named it.
         call: Name of the call that it undoes; empty if it was named by itself.
-        digest: The digest of the command.
+        digest: Tells the command from another.
         follow_up: What is sent.
     """
 

@@ -30,7 +30,7 @@ def digest_of(step: str, args: tuple[Any, ...], *, keyed: bool, secret: bytes | 
         step: Its name.
         args: Its arguments.
         keyed: Whether the step has a key: then arguments that have no digest are left out.
-        secret: The secret of an encrypted command, so that no reader of the server confirms a guess; None: there is none, and they are left out.
+        secret: Key of an encrypted command, so that no reader of the server confirms a guess; None: there is none, and they are left out.
 
     Raises:
         BadStep: An argument has no digest: it is no data.
@@ -78,7 +78,7 @@ class StepFacts:
     """Facts of a step that its function says, or the type of its result if that is given.
 
     Attributes:
-        codec: The codec of results.
+        codec: Encodes results and reads them.
         is_async: Whether it is a coroutine function.
         unchanging: The type of its results, if those cannot be changed and are read back as they are; else None.
     """

@@ -35,7 +35,7 @@ class LeftCounts(NamedTuple):
     """Counts of what waits in a server.
 
     Attributes:
-        commands: Commands that are not settled.
+        commands: Those that are not settled.
         letters: Dead letters.
     """
 

@@ -63,7 +63,7 @@ class Gateway:
         opens: Whether it opens the bus when it is served, and closes it.
 
     Attributes:
-        state: The state that was given.
+        state: As it was given.
     """
 
     def __init__(self, state: State, *, opens: bool) -> None:
@@ -153,7 +153,7 @@ def gateway(
         app.mount("/bus", gateway(bus, allow=tokens({"ci": Grant(CI_TOKEN, ("send:Deposit", "look"))})))
 
     Args:
-        bus: The bus. It is opened by the first request if the application has not opened it.
+        bus: Opened by the first request if the application has not opened it.
         allow: Who may do what: `tokens(…)`, or `read_tokens(file)`. Nothing is open to anybody else.
         max_body: Bytes of a request's body.
         body_timeout: Seconds in which it has to arrive.

@@ -51,7 +51,7 @@ class State:
     """The things that requests share.
 
     Attributes:
-        bus: The bus.
+        bus: Sends what requests bring.
         allow: Who may do what.
         options: Limits.
         catalogue: What can be sent.

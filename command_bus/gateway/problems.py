@@ -98,10 +98,10 @@ class Problem(Exception):
     """An answer that says what went wrong.
 
     Args:
-        status: The status of the answer.
+        status: HTTP status of the answer.
         code: Stable, in snake case.
         detail: What happened, and what to do about it.
-        headers: The headers of the answer.
+        headers: Those that the answer gets besides; None: none.
         members: Further facts.
     """
 

@@ -73,7 +73,7 @@ class Rights:
     """Acts that somebody may do.
 
     Args:
-        name: The name of the token, for messages.
+        name: What messages call the token.
         given: `send`, `call`, `look`, `cancel`, `events`, `inspect`, or `*` for all; `send:Deposit` and `call:Deposit` are for one command.
 
     Raises:
@@ -164,7 +164,7 @@ class Grant(NamedTuple):
     """A token and what it allows.
 
     Attributes:
-        token: The token, or its hash as `command-bus token` prints it.
+        token: What its holder sends, or the hash of that as `command-bus token` prints it.
         rights: As `Rights` takes them: `("send:Deposit", "look")`, or `("*",)` for all.
         rate: Requests a second in each process; None: as many as come. Each command of a batch counts.
     """
@@ -184,7 +184,7 @@ class Holder:
     Attributes:
         name: For the log and the audit log.
         rights: What they may do.
-        rate: The rate of its requests; None: no limit.
+        rate: Most requests in a time; None: any number.
     """
 
     name: str

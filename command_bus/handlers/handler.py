@@ -37,7 +37,7 @@ class Handler:
         message_type: The class that the payload is validated into.
         spec: What the bus knows of that class.
         name: The handler's qualified name, for logs, statistics and errors.
-        module: The module that defines it.
+        module: Name of the module that defines it.
         is_async: `invoke` returns an awaitable and runs on the event loop; otherwise it blocks and belongs into a thread.
         wants_context: `invoke` is to be given a `CommandContext`; otherwise None will do.
         invoke: Runs the handler: `invoke(command, context)`.

@@ -38,7 +38,7 @@ class Prefixed:
 
     Args:
         app: The application.
-        prefix: The prefix of all requests; empty: there is none, unless a proxy names one.
+        prefix: What all paths begin with; empty: nothing, unless a proxy names something.
         proxies: Addresses or networks of proxies, whose header `X-Forwarded-Prefix` counts more than `prefix`. That of others is not looked at.
 
     Raises:
@@ -229,7 +229,7 @@ async def serve_until_stopped(
     Args:
         app: The ASGI application.
         host: Address to listen on.
-        port: Port; 0 takes any free one.
+        port: Number to listen at; 0 takes any free one.
         told: Is given the address once it listens.
         extra: With which uvicorn comes.
         proxies: Addresses or networks of proxies, which are believed whose requests they pass on (`X-Forwarded-For`, `X-Forwarded-Proto`).

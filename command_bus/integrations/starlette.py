@@ -60,7 +60,7 @@ def bus_lifespan(bus: CommandBus | Callable[[], CommandBus], *, worker: bool = F
     """Return a lifespan for `Starlette(lifespan=…)` or `FastAPI(lifespan=…)`.
 
     Args:
-        bus: The bus, which is opened and closed with the application, as often as it starts; or a function that returns one.
+        bus: Opened and closed with the application, as often as it starts; or a function that returns one.
         worker: Whether a worker runs in the application's process.
         inner: The application's own lifespan, entered once the bus is open.
     """

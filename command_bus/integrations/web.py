@@ -30,7 +30,7 @@ class RereadFile(Generic[T]):
     A file that cannot be read any more changes nothing; the log says so.
 
     Args:
-        file: The file.
+        file: Path of what is read.
         read: Reads its value.
 
     Raises:

@@ -108,7 +108,7 @@ class CommandContext:
         Where the shard of its entity was seen to hold more than twice what it may, this refuses.
 
         Args:
-            command: The command.
+            command: What is sent.
             on: `completed`: it is sent if the handler returns. `always`: also if the handler rejects the command, or fails for the last
                 time and the entity goes on without it.
             **options: As for `CommandBus.dispatch`: `delay`, `at`, `headers`, `expires`, `priority`, `retry`, `attempt_timeout`, `history`.
@@ -186,7 +186,7 @@ class CommandContext:
         context made by hand, in a unit test, it is checked only.
 
         Args:
-            share: The share of the work that is done, from 0 to 1.
+            share: How much of the work is done, from 0 to 1.
             note: What it does, at most 1,000 bytes.
 
         Raises:
@@ -246,7 +246,7 @@ class BlockingSender:
     """Sends from a handler that runs in a thread, and waits.
 
     Args:
-        context: The context of the handler.
+        context: As the handler got it.
     """
 
     def __init__(self, context: CommandContext) -> None:
@@ -274,7 +274,7 @@ class Running:
     """The command whose handler runs in the current task or thread.
 
     Attributes:
-        mailbox: The mailbox that it holds.
+        mailbox: Name of the mailbox that it holds.
         command_id: Its id, the causation id of what it dispatches.
         correlation_id: Passed on to what it dispatches.
         name: Its wire name, for messages.

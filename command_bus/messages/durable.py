@@ -224,7 +224,7 @@ class DurableContext(CommandContext):
         store, the function runs again: at least once, with one result. `step_key` is an idempotency key for what it calls.
 
         Args:
-            name: The name of the step; 1 to 200 printable characters without a space.
+            name: What tells it from other steps of the handler; 1 to 200 printable characters without a space.
             function: A coroutine function, or a plain one, which runs in a thread.
             *args: Its arguments. Their digest is stored with the result.
             returns: The type of the result, where the function does not say it. The result is stored as a reply of this type would be.
@@ -250,7 +250,7 @@ class DurableContext(CommandContext):
         """Call a command of another entity, once, and wait for its result for as long as it takes, without a worker.
 
         Args:
-            command: The command. It is sent once, however often the handler runs.
+            command: What is called. It is sent once, however often the handler runs.
             undo: A command that is sent if this handler fails for good later: see `compensate`. It is stored in the step that sends the call.
                 Nothing is undone of a call that was rejected or never ran, or of a durable one that was cancelled: it undoes what it did itself.
             key: Tells calls of one class and entity apart, where several tasks make them; without it they are numbered in the order in which they
@@ -281,7 +281,7 @@ class DurableContext(CommandContext):
         goes on. To decide about any value, leave `returns` out.
 
         Args:
-            name: The name of the signal; 1 to 200 printable characters without a space.
+            name: What the sender of the signal names; 1 to 200 printable characters without a space.
             timeout: Seconds; None: for ever.
             returns: The type of its value.
 

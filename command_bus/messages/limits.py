@@ -87,13 +87,13 @@ class Limit:
     A command that it refuses keeps its place, and its entity waits in the limit's queue, first come, first served.
 
     Attributes:
-        name: The name of a thing outside that several entities or types use (`"shopify"`); None for one of an entity, a type or the bus.
-        rate: The rate of starts, retries included; None: any.
+        name: Names a thing outside that several entities or types use (`"shopify"`); None for one of an entity, a type or the bus.
+        rate: Most starts in a time, retries included; None: any number.
         concurrency: Entities that run a command at a time; None: any number.
         scope: What has one bucket: each `"entity"`, the `"type"` as a whole, or the `"bus"`.
         key: The field of a command whose value chooses the bucket of a named limit; None: it has one bucket.
         cost: Tokens that a start takes: a number, or the name of the field that says it.
-        revision: The revision of what code declares: a lower one never replaces a higher.
+        revision: Number that orders what code declares: a lower one never replaces a higher.
 
     Raises:
         InvalidSettings: One is out of range, or they contradict each other.

@@ -156,9 +156,9 @@ class MessageSpec:
 
     Attributes:
         name: The wire name, stable across modules and renames when given with `name=`.
-        entity: The entity type, or None for a message that runs freely.
+        entity: Type of its entities, or None for a message that runs freely.
         key: The field that holds the entity id, or None.
-        reply: The reply type, the type argument of the class.
+        reply: Type of its result, the type argument of the class.
         delivery: What an interruption means: run again, or dead-letter. None, as in what follows, leaves it to the policy of the entity type,
             and that to the bus's (see `handling_policy`).
         retry: How failures are retried.
@@ -166,11 +166,11 @@ class MessageSpec:
         attempt_timeout: Seconds that one attempt of the handler may take.
         unique: How repeated triggers are folded, or None.
         limits: The named limits that its starts are held to.
-        priority: The priority of its commands.
+        priority: What its commands have if their dispatch says nothing else.
         fair_by: The field that holds the tenant, or None: workers are shared fairly between tenants.
         compress_above: Payloads and replies of more bytes travel compressed; None leaves it to the bus.
         history: What is kept of their ends; `False`: nothing.
-        version: The version of its fields: see `upcasts`.
+        version: Number of the form that its fields have: see `upcasts`.
         durable: Whether its handler survives its worker: see `DurableContext`.
     """
 
@@ -274,7 +274,7 @@ class Command(Message[Reply_co]):
     """A request to change an entity. The type argument is the reply: `class Deposit(Command[int], entity="account")`.
 
     Class arguments (all optional):
-        entity: The entity type; then one field is annotated with `EntityId`. Without it the command runs freely.
+        entity: Type of its entity; then one field is annotated with `EntityId`. Without it the command runs freely.
         name: The wire name, by default the class's name.
         delivery: `"at_least_once"` (default) or `"at_most_once"`: never started again after an interruption.
         retry: A `RetryPolicy` for handlers that raise; three attempts, but one for `"at_most_once"`.

@@ -60,7 +60,7 @@ class RawEnvelope:
         entity_id: Id of its entity; None without one.
         name: Its wire name.
         payload: Its fields.
-        version: The version of the fields, if the class has versions (see `upcasts`).
+        version: Number of the form that the fields have, if the class has versions (see `upcasts`).
         options: Those of `dispatch_raw`.
     """
 

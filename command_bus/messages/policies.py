@@ -85,13 +85,13 @@ class EntityPolicy:
         mailbox: `per_entity()` or `lanes(n)`; recorded in Redis, a client that disagrees is refused.
         max_depth: Commands that one mailbox may hold; None takes the bus's `max_depth`.
         on_poison: What a poisoned command does to its entity; None takes `"skip"`. A command class may say otherwise.
-        priority: The priority of its commands whose class or dispatch says nothing else.
+        priority: What its commands have whose class or dispatch says nothing else.
         delivery: What an interruption means to commands whose class does not say; None takes the bus's `delivery`.
         retry: How failures of commands are retried whose class does not say; None takes the bus's `retry`.
         attempt_timeout: Seconds that one attempt may take of commands whose class does not say; None takes the bus's `attempt_timeout`.
         call_timeout: Seconds that a call waits if it names no timeout; None takes the bus's `call_timeout`.
         history: What is kept of the ends of commands whose class does not say; None takes the bus's `history`, `False` is nothing.
-        limits: The limits of each entity (`scope="entity"`), and of all of them together (`scope="type"`); at most one of each.
+        limits: Those of each entity (`scope="entity"`), and of all of them together (`scope="type"`); at most one of each.
     """
 
     mailbox: MailboxPolicy = field(default_factory=PerEntity)

@@ -67,7 +67,7 @@ class ProgressInfo:
     """The progress of a command.
 
     Attributes:
-        share: The share of its work, from 0 to 1, as its handler says; None if it says nothing (any more).
+        share: How much of its work is done, from 0 to 1, as its handler says; None if it says nothing (any more).
         note: What it does.
         at_ms: When it said so, by the server's clock, about.
         outcome: Once the command is settled: as `CommandStatus.outcome`. Empty before.

@@ -17,7 +17,7 @@ class Unique:
 
     Attributes:
         key: Tells apart what is folded; None takes the command's wire name.
-        wins: The wins of a command that waits and a new one. `"first"`: the new one is dropped, its receipt says `duplicate` and names the other.
+        wins: Decides between one that waits and a new one. `"first"`: the new one is dropped, its receipt says `duplicate` and names the other.
             `"latest"`: the one that waits is taken out, its caller gets `CommandCancelled` with the code `superseded`, and the new one joins
             the end of the line.
         until: How long the key is held. `"settled"` (the default of `"first"`): to the end of the command, so what comes while it runs is

@@ -132,7 +132,7 @@ class _Link(NotifierLink):
     Args:
         ground: The bus.
         server: The place where to publish.
-        prefix: The prefix of subjects and keys.
+        prefix: What subjects and keys begin with.
     """
 
     def __init__(self, ground: Ground, server: _Server, prefix: str) -> None:

@@ -25,7 +25,7 @@ class Topic(NamedTuple):
     """A subject that can be listened to.
 
     Attributes:
-        kind: The kind of the notices.
+        kind: What its notices tell.
         entity_type: Type of what they are about; None is what has no entity, `*` all.
     """
 

@@ -48,8 +48,8 @@ class OpenNotifications:
 
     Args:
         notifier: How they travel.
-        namespace: The namespace of the bus.
-        transport: The transport of the bus.
+        namespace: What the bus is called on the server.
+        transport: Reaches the bus's server.
     """
 
     def __init__(self, notifier: Notifier, namespace: str, transport: Transport) -> None:
@@ -90,7 +90,7 @@ class Notifications:
 
     Args:
         notifier: How notices travel; None: nothing is told, and there is nothing to listen to.
-        namespace: The namespace of the bus.
+        namespace: What the bus is called on the server.
         check: Raises where the bus may not be used.
     """
 

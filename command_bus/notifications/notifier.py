@@ -19,7 +19,7 @@ class Ground:
     """The bus, as a notifier sees it.
 
     Attributes:
-        namespace: The namespace of the bus.
+        namespace: What the bus is called on the server.
         channels: Returns the channels of its server; raises `UnsuitableServer` if it has none.
         receive: To be called, in the bus's event loop, with each message of a topic that is subscribed.
         missed: To be called when messages may have been missed: a subscription was cut, and is there again.

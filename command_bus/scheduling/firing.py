@@ -34,8 +34,8 @@ class _Due(NamedTuple):
     """The work that a page of schedules needs.
 
     Attributes:
-        changes: The changes of records in which nothing fires.
-        pins: The pins of records whose tick is being pinned, with what they become.
+        changes: Those of records in which nothing fires.
+        pins: Records whose tick is being pinned, with what they become.
         pinned: Records whose tick is pinned.
         left: To be tried again.
     """
@@ -50,7 +50,7 @@ class ScheduleFiring(DueSchedules):
     """Implements `DueSchedules`.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:

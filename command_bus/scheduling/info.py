@@ -56,7 +56,7 @@ class ScheduleInfo:
         skipped: Ticks that were left out because of `overlap`.
         paused_ms: Since when it is paused; None: it is not.
         reason: Why.
-        revision: The revision of the code that declares it; 0 if none does.
+        revision: Number in the code that declares it; 0 if none does.
         by_hand: Whether it was put by hand since.
     """
 

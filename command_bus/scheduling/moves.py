@@ -25,7 +25,7 @@ class ScheduleMoves:
     """Exports and imports the schedules of a namespace, as `Schedules` does.
 
     Attributes:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
         firing: Changes records.
     """
 

@@ -19,7 +19,7 @@ class Overlaps:
     """Looks at predecessors, and makes room.
 
     Attributes:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
         templates: Name the mailboxes.
     """
 

@@ -40,8 +40,8 @@ class SchedulePuts:
     """Puts schedules.
 
     Attributes:
-        session: The session of the bus.
-        sender: The sender of the bus: makes the templates of commands.
+        session: Connections and settings of the bus.
+        sender: Makes the templates of commands.
         firing: Changes records.
     """
 

@@ -31,13 +31,13 @@ class ScheduleRecord:
         template: The envelope of its command, signed as a template, with the schedule's name as its id.
         spec: Its times.
         policy: Its rules.
-        revision: The revision of the code that declared it; 0 if none did.
+        revision: Number in the code that declared it; 0 if none did.
         by_hand: Whether it was put by hand behind that.
         incarnation: Differs between two schedules of one name, one after the other.
         seq: Counts the firings, whether they have happened or not.
         origin: The place where the periods of `every` begin, in ms.
-        next: The next tick; None: there is none.
-        last: The last tick that fired; 0: none did.
+        next: When it ticks next; None: it does not.
+        last: When it last fired; 0: it never did.
         last_id: The command id of the last firing; empty: there was none.
         last_at: When the last firing was accepted, about.
         fired: How many firings there were, those by hand included.

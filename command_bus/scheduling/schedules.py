@@ -44,8 +44,8 @@ class Schedules:
     """The schedules of a namespace.
 
     Args:
-        session: The session of the bus.
-        sender: The sender of the bus: a schedule's command passes the middleware once, when it is put.
+        session: Connections and settings of the bus.
+        sender: Passes a schedule's command through the middleware once, when it is put.
     """
 
     def __init__(self, session: Session, sender: Sender) -> None:

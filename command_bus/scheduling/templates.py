@@ -39,7 +39,7 @@ class Templates:
     """Reads templates and makes firings of them.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:

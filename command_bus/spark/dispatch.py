@@ -77,13 +77,13 @@ def dispatch_dataframe(
 
     Args:
         df: The rows. Spark may compute them more than once, and they should be the same each time.
-        command: The command class, `"module:Class"`, or a wire name that running workers know; or several of these. None with a `mapper`.
+        command: Its class, `"module:Class"`, or a wire name that running workers know; or several of these. None with a `mapper`.
         key: The columns that identify a row; its command id is made of them (see `command_id`). None: the column `command_id` exists.
         order_by: The column that orders an entity's rows, or several, the most significant first; a name means ascending, `F.desc(name)`
             descending. None: their order does not matter.
         dispatch_id: Name of the dispatch.
         command_column: The column with each row's wire name, if there are several commands.
-        columns: The columns that feed fields of other names, by field.
+        columns: Those that feed fields of other names, by field.
         entity: The column of entity ids; by default the one that feeds the command's `EntityId` field.
         mapper: A Python function that makes the command of a row (a dict by column), instead of `command` and `columns`.
         on_invalid: What to do with rows that are no valid commands: store them with the reason (`quarantine`), `raise`, or `drop` them.
@@ -96,8 +96,8 @@ def dispatch_dataframe(
         outcomes: How long outcomes are kept, as a `timedelta` or a text such as `"7 days"`; None keeps none.
         remember_for: How long the dispatch is remembered after its last use.
         id_namespace: The namespace for `command_id`.
-        version: Version of the dispatch, for `foreachBatch`: the number of the micro-batch. The dispatch then belongs to the query.
-        priority: The priority of all rows (`"high"`, `"normal"`, `"low"`), or the name of a column with that of each row, where NULL means
+        version: Number of the micro-batch, for `foreachBatch`. The dispatch then belongs to the query.
+        priority: What all rows have (`"high"`, `"normal"`, `"low"`), or the name of a column with that of each row, where NULL means
             that of the class. None: that of the class. A row that is sent again keeps the priority that it had.
         dry_run: Check and count all rows, and send nothing. The report has `rejects()`, at most a thousand per task; repeated rows are
             found within a task.

@@ -212,9 +212,9 @@ class WriteOptions:
         command_column: The column with the wire name of each row's command.
         entity_column: The column of entity ids; by default the one with the name of the command's `EntityId` field.
         sequence_column: The column of integers that increase within an entity; a row that is not above its entity's last one is refused.
-        columns: The columns that feed fields, as `field=column,…` or a JSON object; all others have their fields' names.
+        columns: Those that feed fields, as `field=column,…` or a JSON object; all others have their fields' names.
         dispatch_id: The name of the whole dispatch. A streaming query has one by default.
-        version: The version of the dispatch, for micro-batches: greater than the last committed one. None: there is only one.
+        version: Number of the micro-batch: greater than the last committed one. None: there is only one.
         on_invalid: What to do with invalid rows: `quarantine` stores them with the reason, `raise` fails the write, `drop` ignores them.
         max_rejects: The number of such rows above which the dispatch fails; None allows any number.
         max_backlog: Commands that may wait in the namespace before tasks wait.
@@ -224,7 +224,7 @@ class WriteOptions:
         max_outcomes: How many outcomes are kept per shard, approximately.
         remember_ms: How long the dispatch is remembered, so that a repeated write adds nothing.
         mapper: A function from a row to a command, as `module:function`.
-        priority: The priority of all rows (`high`, `normal`, `low`), or else the column with that of each row. None: that of the class.
+        priority: What all rows have (`high`, `normal`, `low`), or else the column with that of each row. None: that of the class.
         keep_order: For an entity that has rows in two tasks: True fails the write, None logs a warning at its end, False ignores it.
         made_ids: Whether `dispatch_dataframe` has made the column of command ids: it then feeds no field, unless `columns` says so.
     """

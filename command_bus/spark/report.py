@@ -35,7 +35,7 @@ class DispatchReport:
         dispatch_id: Its name.
         state: `committed`; `already committed` before this call, which then added nothing; `open` while it is loaded, or after loading failed;
             `empty` if there were no rows, which leaves nothing behind; `dry run`.
-        rows: Rows that were read.
+        rows: Those that were read.
         added: Commands that this dispatch has put into their mailboxes, over all attempts.
         duplicates: Rows that repeat another row of the dispatch, id and content.
         folded: Rows that were dropped, because a command stood for their unique key (`Unique`), over all attempts.

@@ -43,7 +43,7 @@ class SyncCommandBus(Part[CommandBus]):
             balance = bus.call(GetBalance(account_id="a-1"))
 
     Args:
-        url: The url of the server; without one `COMMAND_BUS_URL` or `REDIS_URL`, else the embedded development server.
+        url: Address of the server; without one `COMMAND_BUS_URL` or `REDIS_URL`, else the embedded development server.
         **arguments: See `CommandBus`.
 
     Attributes:

@@ -41,7 +41,7 @@ class Part(Generic[A]):
     """A part of a bus that runs in a thread.
 
     Args:
-        bus: The bus.
+        bus: Runs in a thread of its own.
         part: Finds the part in it.
     """
 

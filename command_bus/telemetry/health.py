@@ -75,7 +75,7 @@ class HealthServer:
         stuck_after: Seconds for which the event loop may not run until the worker counts as stuck.
 
     Attributes:
-        port: The port that it listens on, once it is started.
+        port: Number that it listens at, once it is started.
     """
 
     def __init__(self, worker: Worker, *, host: str = "0.0.0.0", port: int = 0, stuck_after: float = 10.0) -> None:  # noqa: S104 - as the docstring says

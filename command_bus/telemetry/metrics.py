@@ -33,7 +33,7 @@ class OutwardMetrics:
     """Implements `command_bus.observer.OutwardObserver`; `PrometheusMetrics` has one as `outward`.
 
     Args:
-        registry: The registry of the metrics.
+        registry: Holds the metrics.
         max_names: How many webhooks have a label of their own.
     """
 
@@ -151,13 +151,13 @@ class PrometheusMetrics:
     """An observer that counts what a bus and its workers do; one for each bus.
 
     Args:
-        registry: The registry of the metrics, by default a new one; prometheus_client's `REGISTRY` adds metrics of the process.
+        registry: Collects the metrics, by default a new one; prometheus_client's `REGISTRY` adds metrics of the process.
         cache: Seconds for which the namespace's figures are kept, so that frequent scrapes do not load the server.
         max_names: How many commands have a label of their own.
         max_tenants: How many tenants have one: those that were served most in the last minute.
 
     Attributes:
-        registry: The registry of the metrics.
+        registry: Holds the metrics.
         content_type: Media type of the exposition.
         outward: Counts notifications and the requests of webhooks.
     """

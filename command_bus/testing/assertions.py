@@ -76,7 +76,7 @@ class Noted:
             command: Type of the command.
             reply: Only replies that are equal to this.
             count: Expected number of replies.
-            **fields: The fields of the command.
+            **fields: Those of the command.
 
         Raises:
             AssertionError: There is none (or not `count`); the message lists the handled commands with their outcomes.
@@ -97,7 +97,7 @@ class Noted:
             command: Type of the command.
             code: Only refusals with this code.
             count: Expected number of refusals.
-            **fields: The fields of the command.
+            **fields: Those of the command.
 
         Raises:
             AssertionError: There is none (or not `count`); the message lists the handled commands with their outcomes.

@@ -71,7 +71,7 @@ class Crashing(Middleware):
         recorder: Records the attempts.
         crashes: Planned crashes, shared by all workers.
         process: The worker's process.
-        keys: Keys of its namespace.
+        keys: Names of the keys of its namespace.
         killed: Called once the process is dead.
     """
 

@@ -29,7 +29,7 @@ class Sent:
         command: The message; None if it was dispatched by name (`dispatch_raw`).
         command_id: Its id.
         entity: As `account:a-17`, or None.
-        headers: Headers sent with it.
+        headers: What was sent with it as headers.
         delay: Seconds.
         accepted: Whether the server accepted it; False for a duplicate.
     """
@@ -48,8 +48,8 @@ class Handled:
     """One attempt of a handler.
 
     Attributes:
-        command: The command.
-        context: Context of the delivery.
+        command: What was handled.
+        context: What the handler got of the delivery.
         value: Return value.
         error: Raised error, or None.
         lost: Whether the worker crashed before the server stored the result.

@@ -75,7 +75,7 @@ class Attempt:
         id: Its id.
         attempt: The number of this start of its command.
         holder: The lease that it runs under: a worker's name, `#` and what tells its leases apart.
-        envelope: The envelope of the command; empty if it is gone.
+        envelope: Bytes of the command; empty if it is gone.
         now_ms: The server's time.
     """
 

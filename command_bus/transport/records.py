@@ -64,11 +64,11 @@ class StoredEntity:
         state: What it waits for; `waiting` also if all that it has is delayed; `draining` if it waits and accepts nothing.
         depth: Commands in its mailbox, the running one and delayed ones included.
         oldest_ms: When the first of them was accepted; 0 if they are all delayed.
-        attempt: The attempt of the command at its head: how often it was started; 1 at least if it was.
+        attempt: Number of times that the command at its head was started; 1 at least if it was.
         holder: The lease under which that runs: a worker's name, `#` and what tells its leases apart; empty if it does not run.
         first_ms: When that was first started; 0 if it never was.
         started_ms: When this attempt of it started, about; 0 if it does not run.
-        letter: The letter of the dead letter by which it is parked, in its shard; empty if it is not.
+        letter: Id, in its shard, of the dead letter by which it is parked; empty if it is not.
         hold: By whom it is paused or drained: itself, its type or the bus, the narrowest; None by none.
         oldest_id: Id of the first of its commands; empty if they are all delayed.
         flow: What it waits in: its priority and tenant.
@@ -129,7 +129,7 @@ class AwaitedInfo:
         kind: What it is.
         name: The wire name of the command that was called, or the name of the signal.
         command_id: Id of the command that was called; empty for a signal.
-        entity: The entity of that, for people; empty for a signal.
+        entity: What that command is for, as people read it; empty for a signal.
     """
 
     kind: Literal["call", "signal"]
@@ -257,7 +257,7 @@ class ShardSnapshot:
     """The figures of one shard at one moment.
 
     Attributes:
-        counters: Counters since the namespace was made, by the names under which they are stored; `command_bus.admin.info.Stats` has their meaning.
+        counters: Counts since the namespace was made, by the names under which they are stored; `command_bus.admin.info.Stats` has their meaning.
         ready: Activations, those that workers hold included.
         in_flight: Activations that workers hold.
         oldest_ready_ms: When the first activation became ready that no worker holds; None if there is none.
@@ -265,15 +265,15 @@ class ShardSnapshot:
         active: Mailboxes with work.
         paused: Scopes that are paused or drained.
         parked: Mailboxes that a dead letter holds.
-        dead: Dead letters.
+        dead: Letters in the dead-letter queue.
         workers: The records of the workers.
         now_ms: The server's time.
         line: Mailboxes that wait behind the ready stream, by priority; None if the line is not in use.
-        starts: Starts by priority since then.
+        starts: Number of starts since then, by priority.
         schedule_ms: When the first schedule is due, if that is among the first of what is due; else None.
         ends: Pauses that end by themselves, of those that end first.
         limited: Mailboxes of all shards that wait for a limit; 0 of all shards but the first.
-        schedules: Schedules in all.
+        schedules: All that are stored.
         suspended: Mailboxes whose durable command is suspended.
         history: Ends of commands in the history.
     """

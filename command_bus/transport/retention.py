@@ -47,9 +47,9 @@ class Retention:
         """Return what settling leaves: the mark, with the reply where a caller may ask for it, the reply itself, and the outcome that is kept.
 
         Args:
-            envelope: The envelope of the command.
+            envelope: What is settled.
             outcome: The answer for its caller.
-            status: The status for its dispatch or the history.
+            status: What its dispatch or the history says of its end.
             started: Its start; None if it never started,
             message: and then where it waited,
             letter: or its dead letter.

@@ -255,12 +255,12 @@ class FollowUp:
     """A command that a handler sends with its settlement.
 
     Attributes:
-        mailbox: The mailbox's name.
+        mailbox: Its name.
         command_id: Id of the command: the same whenever the handler runs.
         envelope: Opaque bytes.
         flow: What it waits in (see `flows.py`); empty for the normal class without a tenant.
         delay_ms: Milliseconds until it takes its place in the mailbox; below zero the moment itself.
-        mark: The mark that it has while it waits; empty if it has none.
+        mark: Value of its dedup mark while it waits; empty if it has none.
     """
 
     mailbox: str
@@ -276,7 +276,7 @@ class ChildOutcome:
     """The outcome of a command, for the durable command that called it and waits for it.
 
     Attributes:
-        mailbox: The mailbox of the command that waits.
+        mailbox: Name of the mailbox of the command that waits.
         command_id: Id of the command that waits.
         child: Id of the command that has ended.
         call: Name of the call in the side record of the command that waits.
@@ -300,7 +300,7 @@ class Settlement:
         mark_ms: How long it is kept.
         inbox: The process that waits for the reply, or empty.
         reply: What is pushed to it.
-        dispatch: The dispatch that keeps the outcome; empty if the history does.
+        dispatch: Name of the dispatch that keeps the outcome; empty if the history does.
         outcome: What is kept there; empty if nothing is.
         waits_ms: For a command with a wrong signature: ms for which its mark is kept, if that says that the command waits here.
             Any other mark is left as it is, and `mark` is empty.
@@ -334,7 +334,7 @@ class Removal(NamedTuple):
     """A waiting command that is taken out of its mailbox.
 
     Attributes:
-        command: The command id.
+        command: Its entry in the mailbox.
         left: What it leaves behind.
         begun: What it leaves if it was started before, and waits to be started again: the same with another text and code.
     """

@@ -18,7 +18,7 @@ class Submission:
     """One command on its way into a mailbox.
 
     Attributes:
-        mailbox: The mailbox's name.
+        mailbox: Its name.
         command_id: Unique per command.
         envelope: Opaque bytes.
         digest: Eight bytes that differ between different commands; equal ids with unequal digests conflict.

@@ -48,10 +48,10 @@ class Stander(NamedTuple):
         window_ms: Until when the key is held in any case; 0 if there is no window.
         most_ms: After which it is not put off any more; 0 if there is no such limit.
         given_id: Whether its command id is remembered.
-        inbox: The inbox of the caller who waits for its reply, or empty.
+        inbox: Names the caller who waits for its reply, or empty.
         name: Its wire name.
         command_id: Its id.
-        dispatch: The dispatch that keeps its outcome, or empty.
+        dispatch: Name of the one that keeps its outcome, or empty.
         history: The bounds of its history as the option has them; empty without one.
         ttl_ms: For how long from its place in the mailbox on it may be started; None if it has no deadline.
     """

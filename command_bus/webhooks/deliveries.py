@@ -145,7 +145,7 @@ def deliverer(
     """Return the handler of deliveries.
 
     Args:
-        store: The store of webhooks.
+        store: Reads and changes webhooks.
         poster: Returns what sends the requests.
         outward: Returns what is told of them, if anything is.
     """

@@ -37,7 +37,7 @@ class Answer:
     """An answer of a receiver.
 
     Attributes:
-        status: The status of HTTP.
+        status: HTTP status.
         retry_after: Seconds that it asks to wait, with 429 or 503; None if it asks for nothing.
     """
 
@@ -77,7 +77,7 @@ class Poster:
         Args:
             record: The webhook.
             headers: Makes the headers, when it is sent: a signature has a time.
-            body: The body.
+            body: What is sent.
 
         Raises:
             TimeoutError: No status came within the webhook's timeout, with looking up and connecting.

@@ -48,9 +48,9 @@ class Pump:
     """The pump of one webhook in one process.
 
     Args:
-        bus: The bus of the events and commands.
-        store: The store of webhooks.
-        name: The name of the webhook.
+        bus: Has the events and commands.
+        store: Reads and changes webhooks.
+        name: What the webhook is called.
         holder: Names this process.
         lease: Seconds of its lease.
     """

@@ -23,7 +23,7 @@ class Pumps:
 
     Args:
         bus: It must be open while they run.
-        store: The store of webhooks.
+        store: Reads and changes webhooks.
         lease: Seconds of a lease.
     """
 

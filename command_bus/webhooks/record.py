@@ -131,7 +131,7 @@ class WebhookInfo:
     Attributes:
         name: Its name.
         url: The place where it is sent to.
-        kinds: The kinds of events that it is told of.
+        kinds: Events that it is told of, by kind.
         entity_types: Events of these entity types; empty: of all.
         timeout: Seconds for a request.
         secrets: How many sign.

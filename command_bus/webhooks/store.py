@@ -23,7 +23,7 @@ class WebhookStore:
     """Reads and changes webhooks.
 
     Args:
-        bus: The bus that has them.
+        bus: Keeps them on its server.
     """
 
     def __init__(self, bus: CommandBus) -> None:

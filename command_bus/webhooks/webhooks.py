@@ -65,7 +65,7 @@ class Webhooks:
     """The webhooks of a bus.
 
     Args:
-        bus: The bus that has them.
+        bus: Keeps them on its server.
         tls: The authorities that workers trust; None: the system's.
         lease: Seconds after which another worker takes over the pump of one that was lost.
     """
@@ -106,7 +106,7 @@ class Webhooks:
         Args:
             name: Unique in the namespace.
             url: The place where to; https.
-            kinds: The kinds of events that it is told of.
+            kinds: Events that it is told of, by kind.
             secret: Signs; `new_secret()` makes one, `env:NAME` names a variable of the workers. Several, the newest first, while one is replaced.
                 None leaves it to what the webhook has.
             entity_types: Events of these entity types, `@schedules` are schedules; by default of all but those.

@@ -163,7 +163,7 @@ class SettledCommand:
         entity_id: Id of its entity.
         status: `completed`, `rejected`, `expired`, `cancelled`, `dead_lettered` or `parked`.
         attempt: The start that settled it, 1 for the first.
-        fence: The fence of that start.
+        fence: Number of that start.
         accepted_ms: When it was accepted, by the server's clock.
         started_ms: When it was first started, by the server's clock.
         settled_ms: When it was settled, by this machine's clock.
@@ -217,7 +217,7 @@ class Lifecycle(Steps):
         steps: Settles them.
         on_settled: Is called with each command that the server has settled.
         announcer: Sends notices; None: none.
-        kinds: The kinds of notices that are sent: `settled`, `work`, `lease_lost`.
+        kinds: What notices are sent: `settled`, `work`, `lease_lost`.
         worker: Its name.
     """
 

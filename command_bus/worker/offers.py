@@ -70,7 +70,7 @@ class Offer:
         left_ms: Milliseconds until its grace is over, by its own first offer; 0 or less if it is.
         name: Its wire name; empty if that cannot be read.
         command_id: Its id; empty if that cannot be read.
-        why: Why this worker cannot run it.
+        why: What keeps this worker from running it.
         otherwise: Makes its end, once its grace is over and no live worker handles it; None if that cannot be told by its name.
         waits_since: When its own grace began at the earliest, in ms: none is given up that came later.
     """

@@ -45,7 +45,7 @@ class ThreadJob:
     """One call of a synchronous handler.
 
     Args:
-        call: The call.
+        call: What the thread runs.
         may_start: Asked in the thread, right before the call; if it says no, the call never starts.
 
     Attributes:
@@ -309,7 +309,7 @@ class ThreadRuns:
         """Wait until a thread has a job, or it was abandoned.
 
         Args:
-            job: The job.
+            job: What a thread is to take.
             handed_over: Set once a thread has it, or it was abandoned.
             patience: Returns for how many seconds no thread may come free while it waits. It may change meanwhile.
 

@@ -131,8 +131,8 @@ class Declarations:
     """The declarations of one worker, written when it starts, and again if the server has forgotten it.
 
     Args:
-        bus: The bus of the worker.
-        settings: The settings of the worker.
+        bus: Connects the worker to its server.
+        settings: What the worker is set to.
         registry: Its handlers.
     """
 

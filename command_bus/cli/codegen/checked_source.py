@@ -56,7 +56,7 @@ class _SourceChecker:
     """Checks parts of a syntax tree.
 
     Args:
-        names: The names that are types.
+        names: Those that are types.
     """
 
     def __init__(self, names: frozenset[str]) -> None:

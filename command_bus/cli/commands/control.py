@@ -174,7 +174,7 @@ def _change_entities(
     Args:
         target: The bus.
         entity_type: As it was typed; None is the whole bus.
-        change: The change; a false result means that there was nothing to change.
+        change: Makes it; a false result means that there was nothing to change.
         done: The new state, such as `paused`, for a change that applies to unknown types, too; empty for others.
     """
 

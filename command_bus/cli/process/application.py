@@ -18,9 +18,9 @@ class Application:
 
     Attributes:
         name: `MODULE:ATTRIBUTE`, as it was given.
-        namespace: The namespace of its bus.
-        url: The URL of its server, with the password; None for the development server.
-        server: The server's name for people, without a password.
+        namespace: What its bus is called on the server.
+        url: Address of its server, with the password; None for the development server.
+        server: Name of that for people, without a password.
         handlers: The wire names of the commands that it handles.
         concurrency: Entities that a process runs at a time.
         grace: Seconds that handlers get to finish when the worker stops.

@@ -53,7 +53,7 @@ class ProbedProcess:
     Attributes:
         index: Its number, from 0. A process that replaces it has the same.
         pid: Its process id.
-        port: The port that serves its probes; None until it has reported one.
+        port: Number at which its probes are served; None until it has reported one.
         ready: Whether it runs commands.
     """
 

@@ -162,7 +162,7 @@ class _Supervisor:
     """Keeps the processes running: each has an index, and each index a task that restarts its process.
 
     Args:
-        options: The options of the program.
+        options: As the program was given them.
     """
 
     def __init__(self, options: WorkerOptions) -> None:

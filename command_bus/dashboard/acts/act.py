@@ -18,7 +18,7 @@ class Input:
     """A field that an act asks for besides the reason.
 
     Attributes:
-        name: The name of the field.
+        name: What the field is called.
         label: For people.
         kind: Its form: `text`, `number`, `choice` or `json`.
         value: What stands in it at first.

@@ -117,7 +117,7 @@ class Attempt:
     """One start of a handler.
 
     Attributes:
-        number: The number of the attempt.
+        number: Counts the starts of the command.
         worker: Who ran it.
         started_ms: When; None if that is not kept.
         ended_ms: When it ended; None if that is not known.

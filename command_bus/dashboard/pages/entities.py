@@ -37,9 +37,9 @@ def why(each: StandingEntity, stats: Stats, now_ms: int, error: str) -> str:
 
     Args:
         each: The entity.
-        stats: The stats of the same moment.
+        stats: Figures of the same moment.
         now_ms: The server's time.
-        error: The error of its dead letter, masked.
+        error: What its dead letter says, masked.
     """
     entity = each.entity
     match each.state:

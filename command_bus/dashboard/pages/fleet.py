@@ -34,7 +34,7 @@ class Line:
     """A line of a plot.
 
     Attributes:
-        name: The name of what.
+        name: What the line shows.
         values: One for each time; None is a gap.
         tone: Its colour.
     """

@@ -23,7 +23,7 @@ class Span:
 
     Attributes:
         dispatch_id: The dispatch of the stream.
-        shard: The shard of the stream.
+        shard: Number of the shard that the stream is in.
         after: The id after which it begins; empty: it begins with the first.
         until: The id with which it ends.
         rows: The number of its outcomes, approximately.

@@ -29,7 +29,7 @@ class OutcomeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`.
 
     Args:
-        options: The options of the read.
+        options: What the reader was given.
 
     Raises:
         InvalidSettings: An option is for batch reads only.

@@ -34,9 +34,9 @@ class ReadPlan:
     """A planned read: all that a task needs.
 
     Attributes:
-        options: The options as given.
+        options: As they were given.
         target: The server and namespace.
-        only: Only these dispatches; None: all. Filters name them, so they need not exist.
+        only: Dispatches to read; None: all. Filters name them, so they need not exist.
     """
 
     options: ReadOptions

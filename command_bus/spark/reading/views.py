@@ -171,7 +171,7 @@ def dispatch_row(facts: DispatchFacts, streams: Sequence[OutcomeStream | None], 
 
     Args:
         facts: The record of the dispatch.
-        streams: The streams of its outcomes, by shard.
+        streams: Its outcomes, by shard; None if a shard has none.
         now_ms: The time when they were read.
     """
     found = [stream for stream in streams if stream is not None]

@@ -36,7 +36,7 @@ class DispatchState:
 
     Attributes:
         facts: Its record.
-        streams: The streams of its outcomes, by shard; None if a shard has none (yet, or any more).
+        streams: Its outcomes, by shard; None if a shard has none (yet, or any more).
         now_ms: The server's time.
     """
 

@@ -31,7 +31,7 @@ class Tally:
         out_of_order: Commands that ran too late.
         conflicts: Rows that were rejected because another row has their command id.
         traced: Commands with an outcome, or in a mailbox.
-        outcomes: Outcomes that were read.
+        outcomes: Those that were read.
         unreadable: Those that another version wrote, or that are damaged.
     """
 

@@ -27,7 +27,7 @@ class Unreadable:
     """A value that Python cannot hold.
 
     Attributes:
-        reason: The reason, as the end of a sentence that begins with the column.
+        reason: What is wrong, as the end of a sentence that begins with the column.
         shown: The value as text, as far as possible.
     """
 

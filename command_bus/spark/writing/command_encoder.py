@@ -52,10 +52,10 @@ class CommandEncoder:
     """Encodes the rows of one command and priority.
 
     Args:
-        mapping: The mapping of the command.
-        dispatcher: The dispatcher of the partition.
+        mapping: Tells the columns that feed the command's fields.
+        dispatcher: Sends the commands of the partition.
         id_column: The column of command ids.
-        priority: The priority that the rows name; None: that of the class or the entity type.
+        priority: What the rows name; None: that of the class or the entity type.
     """
 
     def __init__(

@@ -121,8 +121,8 @@ def command_mappings(
     """Return the mappings of the options' commands, by wire name.
 
     Args:
-        options: The options of the write.
-        columns: The columns of the rows.
+        options: What the write was given.
+        columns: Names of the rows' columns.
         describe: Returns what workers published of a wire name.
 
     Raises:

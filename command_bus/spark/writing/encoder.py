@@ -47,8 +47,8 @@ class BatchEncoder:
 
     Args:
         mappings: By wire name; only one if there is no column of wire names.
-        dispatcher: The dispatcher of the partition.
-        options: The options of the write, which name columns and priority.
+        dispatcher: Sends the commands of the partition.
+        options: What the write was given; names columns and priority.
         mapper: Makes the command of a row instead.
     """
 

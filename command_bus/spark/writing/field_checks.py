@@ -48,11 +48,11 @@ class FieldPlan:
     """The check of one field in bulk.
 
     Attributes:
-        name: Name of the field.
+        name: What the field is called.
         kind: The type that the column must have; None if only the model can check it.
         nullable: Whether NULL is a value.
         default: The value if there is no column; `MISSING` if a column is required, or if only the model can make the default.
-        bounds: Bounds by `ge`, `gt`, `le`, `lt`.
+        bounds: Those of `ge`, `gt`, `le`, `lt`.
         lengths: Least and greatest length, in characters (for bytes: in bytes).
         pattern: The regular expression that the text must match somewhere.
         required: Whether the model has no default.

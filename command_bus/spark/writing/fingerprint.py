@@ -28,7 +28,7 @@ class Fingerprint:
         rows: Number of rows.
         digest: Sum over their command ids; None if unknown.
         commands: The wire names, sorted; empty if unknown.
-        columns: The columns that the commands are made of, with types; empty if unknown.
+        columns: Those that the commands are made of, with types; empty if unknown.
     """
 
     rows: int
@@ -71,7 +71,7 @@ def check_same_rows(version: Version, facts: DispatchFacts, known: Mapping[int, 
     """Check that a committed version was made of these rows. Return what is known of the committed rows; None if nothing is.
 
     Args:
-        version: The version that is committed.
+        version: What is committed.
         facts: The record of the dispatch.
         known: The fingerprints of its versions.
         now: The fingerprint of the rows at hand.

@@ -34,7 +34,7 @@ def in_order(rows: DataFrame, entity: str, order_by: Order | None = None, *, par
     Nothing that moves rows (a join, another repartition, a union) may come between this and the write.
 
     Args:
-        rows: The rows of a batch or a stream. Spark cannot sort a stream, so leave `order_by` out there.
+        rows: DataFrame of a batch or a stream. Spark cannot sort a stream, so leave `order_by` out there.
         entity: The column of entity ids.
         order_by: The column that orders an entity's rows, or several, the most significant first; a name means ascending, `F.desc(name)`
             descending. None keeps the order of the source.

@@ -158,7 +158,7 @@ class RowFlows:
     """The flows of one command's rows.
 
     Args:
-        priority: The priority of all these rows.
+        priority: What all these rows have.
         tenant: The field that names the tenant, or None.
     """
 

@@ -52,7 +52,7 @@ class PartitionDispatcher:
         target: The server and namespace: `Target.resolve(…)` on the driver.
         dispatch_id: Name of the dispatch. The first partition opens it, and `command_bus.spark.writing.writer.commit_dispatch` closes it;
             until then it stays open, and remembers its command ids until it is forgotten.
-        version: Version of the dispatch: 0, or the number of a micro-batch.
+        version: Number of the micro-batch, or 0.
         opening: How long dispatch and outcomes are remembered.
         batch_size: Commands per request, at most 1,000.
         max_backlog: Commands that may wait in the namespace before this waits; None: as many as the bus allows.

@@ -22,7 +22,7 @@ class ProgressWatch:
 
     Args:
         connection: To the dispatch's server.
-        version: The version that is loaded.
+        version: What is loaded.
     """
 
     def __init__(self, connection: TargetConnection, version: Version) -> None:

@@ -25,7 +25,7 @@ class SendQueue:
     """Commands to send next, and blocked commands by mailbox.
 
     Attributes:
-        blocked: The blocked commands by mailbox, in order.
+        blocked: Commands whose mailbox takes none now, by mailbox, in order.
         blocked_bytes: The memory that these take, approximately.
     """
 

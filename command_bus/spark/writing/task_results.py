@@ -39,7 +39,7 @@ class PartitionResult:
 
     Attributes:
         partition: Its number, -1 if unknown.
-        rows: Rows that were read.
+        rows: Those that were read.
         added: Commands that this attempt has put into their mailboxes.
         duplicates: Rows whose command was there already: of an earlier attempt, or of an equal row.
         rejected: Rows that are no commands, or cannot be accepted (a conflict of ids, a decreasing sequence number).
@@ -48,7 +48,7 @@ class PartitionResult:
         seconds: Total time.
         done: Whether its version was committed already, so that nothing was added.
         shared: Entities of which another task of the same run has rows too: their order is left to chance.
-        digest: The digest of the rows' command ids, see `fingerprint`.
+        digest: Sum over the rows' command ids, see `fingerprint`.
         conflicts: Rejected rows whose command id was accepted with another payload.
         folded: Rows that this attempt brought and that were dropped, because a command stood for their unique key.
         replaced: Commands of `added` that took the place of another one of their unique key.

@@ -43,7 +43,7 @@ class SendAhead:
     """Queues rows in a dispatcher, in a thread of its own; as a context manager, it waits for all of them at the end.
 
     Args:
-        dispatcher: The dispatcher of the partition. No other thread may send with it before this ends.
+        dispatcher: Sends the commands of the partition. No other thread may send with it before this ends.
     """
 
     def __init__(self, dispatcher: PartitionDispatcher) -> None:
@@ -110,9 +110,9 @@ class WritePlan:
     """A planned write: all that a task needs.
 
     Attributes:
-        options: The options as given.
+        options: As they were given.
         target: The server and namespace.
-        columns: The columns that are read; of these only the rows need to travel.
+        columns: Those that are read; of these only the rows need to travel.
         commands: The wire names of its commands, sorted; empty with a mapper.
         made_of: The columns that commands are made of, with their types; empty with a mapper.
         keys: The columns that feed entity ids; empty with a mapper.
@@ -161,9 +161,9 @@ class WritePlan:
 
         Args:
             batches: The rows.
-            version: The version that is loaded.
+            version: What is loaded.
             owner: The query that the dispatch belongs to.
-            run: The run of the job, see `PartitionDispatcher`.
+            run: Names one run of the job, see `PartitionDispatcher`.
         """
         options = self.options
         context = TaskContext.get()
@@ -332,11 +332,11 @@ def commit_dispatch(
 
     Args:
         target: The server and namespace.
-        version: The version that was loaded.
-        opening: The opening as the tasks gave it.
-        results: The results of its tasks.
+        version: What was loaded.
+        opening: As the tasks gave it.
+        results: What its tasks returned.
         seconds: The time it took.
-        fingerprint: The fingerprint of its rows: a version that is committed already must have been made of the same.
+        fingerprint: What tells its rows from others: a version that is committed already must have been made of the same.
 
     Raises:
         DispatchConflict: The version belongs to another writer, or was committed with other rows.

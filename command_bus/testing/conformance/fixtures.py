@@ -176,7 +176,7 @@ class PromiseSandbox:
         clients: Make clients of the server; or None, and `open_transport` is given.
         open_transport: Opens another transport, as `CommandBus(open_transport=…)`. All that it opens share one store.
         open_severable: Returns an opener of the same transport, and the line that cuts off what it opens. Not needed with `clients`.
-        **settings: Settings of every bus.
+        **settings: Those of every bus.
 
     Attributes:
         registry: Handlers of its workers.

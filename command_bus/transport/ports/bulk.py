@@ -58,7 +58,7 @@ class EntityOwner:
     Attributes:
         run: Name of one run of the job: entities that another run has begun do not count.
         partition: Number of the task's partition; its second attempt has the same.
-        entities: The entities that are new to this attempt.
+        entities: Those that are new to this attempt.
         strict: Whether an entity that another partition of the run has begun is refused, or only counted.
     """
 

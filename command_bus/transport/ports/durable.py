@@ -36,7 +36,7 @@ class Note(NamedTuple):
     """A field that a command stores, if it is not there yet.
 
     Attributes:
-        name: The name of the field.
+        name: What the field is called.
         value: Its bytes; of a time the milliseconds from now.
         is_time: Whether it is a time.
         child: The command that is sent in the same step, if the field is stored now; or None.
@@ -103,7 +103,7 @@ class CalledCommand(NamedTuple):
     Attributes:
         call: Name of the call in the side record of the caller.
         command_id: Id of the command that was called.
-        mailbox: The mailbox of that.
+        mailbox: Name of that command's mailbox.
     """
 
     call: str

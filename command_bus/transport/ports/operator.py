@@ -126,7 +126,7 @@ class FoundNames:
     """Mailboxes of one shard that were found by a pattern.
 
     Attributes:
-        names: The names of the mailboxes.
+        names: Those of the mailboxes.
         cursor: The place where the search goes on; 0 if the shard was looked through.
         looked: About how many were looked at.
     """
@@ -297,7 +297,7 @@ class Mailboxes(Protocol):
         """Return the first held unique keys of a shard, and whether all of its keys were looked at.
 
         Args:
-            shard: The shard.
+            shard: Its number.
             scope: Everything, or all of a type.
             after: Only those behind this one. They are in the order of the names under which they are stored, and have these.
             limit: At most so many.

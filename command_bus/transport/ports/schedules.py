@@ -28,7 +28,7 @@ class RecordChange:
     """A change of a schedule's record.
 
     Attributes:
-        name: The name of the schedule.
+        name: What the schedule is called.
         before: The record that is expected; empty: there is none.
         after: The new one; empty: none.
         due: When a worker is to look at it, in ms; None: never. -1 leaves that as it is.
@@ -48,9 +48,9 @@ class Firing:
 
     Attributes:
         schedule: Name of the schedule.
-        incarnation: The incarnation of the schedule.
+        incarnation: Tells the schedule from earlier ones of its name.
         seq: Number of the firing; each is accepted once.
-        mailbox: The mailbox of the command.
+        mailbox: Name of the command's mailbox.
         command_id: Id of the command.
         envelope: Opaque bytes.
         digest: As for a `Submission`.

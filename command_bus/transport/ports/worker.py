@@ -154,7 +154,7 @@ class WorkerSide(Protocol):
         A transport that never answers a `LimitQuestion` has no use for it.
 
         Args:
-            lease: The lease of its mailbox.
+            lease: Holds its mailbox.
             asked: What would start.
             keyed: Costs and scopes of its class's own limits, and its callers: see `LimitKeys`.
             must_yield: Whether it must give up a place that another entity waits for.

@@ -226,7 +226,7 @@ def acl_lines(
 
     Args:
         role: What the user is for.
-        namespace: The namespace whose keys it may use.
+        namespace: What the bus is called whose keys it may use.
         user: Name of the user; by default `command_bus-<namespace>-<role>`.
         password: In clear text; without one the user stays disabled until it is given one (`ACL SETUSER <user> on >…`).
         selectors: Whether rights differ by key; Redis 6.2 does not support that.

@@ -35,7 +35,7 @@ class RedisChannels(Channels):
     """Implements `Channels`.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
     """
 

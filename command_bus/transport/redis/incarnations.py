@@ -29,7 +29,7 @@ class Incarnations(RetryingRequests):
     """The incarnations of the shards, read once.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
         patience: As for `RetryingRequests`.
     """

@@ -65,15 +65,15 @@ class ShardKeys:
         delayed_counts: Mailbox name -> number of delayed commands; `*` and a command id -> its own number, which orders them.
         paused: Scope -> hold.
         parked: Mailbox name -> id of its dead letter.
-        dead: Dead letters.
+        dead: Letters in the dead-letter queue.
         workers: Consumer name -> what the worker publishes of itself.
         interrupts: Mailbox name -> request to end an attempt.
-        unique: Unique key -> the command that holds it (see `lua/shared/unique.lua`).
+        unique: Key -> the command that holds it (see `lua/shared/unique.lua`).
         rules: What limits apply.
         limits: What limits have spent, and who waits for one; of the first shard only.
         places: The queues and places of limits; of the first shard only.
         watched: Entity type -> number of events to keep.
-        events: Events that workers and operators write.
+        events: Stream of what workers and operators tell.
         arrivals: Events that senders write: whatever has a sender's rights may write anything there.
         schedules: Schedule -> record, in the shard of its name.
         fired: Schedule -> number of its last firing in this shard.

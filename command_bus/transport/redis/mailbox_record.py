@@ -39,7 +39,7 @@ class MailboxRecord(NamedTuple):
             `u` or `U` suspended;
             empty if the mailbox has no record; others are of a later release.
         activation: Id of its entry in the ready stream; empty in the states `w`, `l`, `q`, `s`, `u` and `U`.
-        fence: The fence of the command that runs; empty if none does.
+        fence: Number of the start of the command that runs; empty if none does.
         message: Id of the command that runs or is suspended, or of a lone one that was or is in the line; else empty.
         attempt: The number of times the oldest command was started.
         first_ms: When it was first started; 0 if it never was, below zero: of a durable command that has stored something, or when it was
@@ -135,7 +135,7 @@ def is_first_start(attempt: str, first: str, now: str, parts: Sequence[str]) -> 
         attempt: The number of the start.
         first: The server's time of the first start.
         now: That of this one.
-        parts: The parts of the record of this start. A command that was started before, within the same millisecond, left one that says so.
+        parts: What the record of this start consists of. A command that was started before, within the same millisecond, left one that says so.
     """
     return first == now and attempt == "1" and not (parts and any(part.startswith("started=") for part in parts))
 
@@ -176,7 +176,7 @@ async def read_mailboxes(run: RunScript, keys: ShardKeys, wanted: Sequence[tuple
 
     Args:
         run: Runs the script.
-        keys: The keys of the shard.
+        keys: Names of the shard's keys.
         wanted: Mailboxes of this shard, each with the id of the first command that is returned, with `(` and the id before it, or `OLDEST`.
         count: How many commands of each mailbox.
 
@@ -210,7 +210,7 @@ async def mailbox_pages(run: RunScript, keys: ShardKeys, mailbox: str, count: in
 
     Args:
         run: Runs a script on the shard, as for `read_mailboxes`.
-        keys: The keys of the shard.
+        keys: Names of the shard's keys.
         mailbox: Its name.
         count: As said.
     """

@@ -26,9 +26,9 @@ class RepairedPage(NamedTuple):
     """The result of a look at a page of mailboxes.
 
     Attributes:
-        cursor: The cursor of the next page; 0 after the last.
+        cursor: Begins the next page; 0 after the last.
         repaired: How many mailboxes got an activation.
-        part: The part of all mailboxes with work that the page was.
+        part: How much of all mailboxes with work the page was.
         limited: Those that wait for a limit.
         idle: Whether no mailbox has work.
     """

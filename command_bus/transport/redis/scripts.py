@@ -21,7 +21,7 @@ class Script:
     """A script with the digest by which the server knows it.
 
     Attributes:
-        name: Name of its file or folder.
+        name: What its file or folder is called.
         text: The shared parts, then the script's own text. Some parts are one function, which defines theirs when it is called.
         sha: Digest of the text.
         shared: Names of the shared parts.
@@ -73,7 +73,7 @@ def _load(name: str, *, without: str = "") -> Script:
     """Read a script, and the parts in `lua/shared/` that its lines `-- uses: …` list, in that order (see `_shared`).
 
     Args:
-        name: The name of its file or folder.
+        name: What its file or folder is called.
         without: A file of its folder that most requests do not need. Each function that a script defines costs time in every request.
     """
     texts = _files(name, without)

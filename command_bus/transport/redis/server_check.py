@@ -23,7 +23,7 @@ class ServerFacts:
 
     Attributes:
         name: `redis` or `valkey`.
-        version: The version of Redis that the server is compatible with.
+        version: Release of Redis that the server is compatible with.
         eviction: The maxmemory policy.
         append_only: Whether append-only files are on.
         disposable: Whether it is the development server of this library, which keeps nothing on purpose.

@@ -36,7 +36,7 @@ def encode_step(
 
     Args:
         space: All shards.
-        lease: The lease of the step's mailbox.
+        lease: Holds the step's mailbox.
         step: To be encoded.
         names: Keys so far.
         args: Arguments so far.
@@ -154,7 +154,7 @@ def encode_follow_up(space: KeySpace, keys: ShardKeys, sent: FollowUp | ChildOut
 
     Args:
         space: All shards.
-        keys: The keys of the shard that sends it.
+        keys: Names of the keys of the shard that sends it.
         sent: The follow-up.
         names: Keys so far.
         args: Arguments so far.

@@ -35,9 +35,9 @@ class RedisTransport:
     """Implements `Transport`.
 
     Attributes:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards' key names.
-        facts: Facts of the server; of several, those of the oldest version.
+        facts: What the server says of itself; of several, the one of the oldest version.
     """
 
     def __init__(

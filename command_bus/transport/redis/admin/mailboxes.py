@@ -110,7 +110,7 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
     """Implements `Mailboxes`.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
         patience: As for `RetryingRequests`.
         reply_ttl: Seconds that an inbox lives after a reply was pushed.

@@ -21,7 +21,7 @@ class RedisOperatorSide:
     """Implements `OperatorSide`.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
         patience: Seconds for which a request may be repeated.
         reply_ttl: Seconds that a reply waits for its caller.

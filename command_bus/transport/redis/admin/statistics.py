@@ -75,7 +75,7 @@ class RedisStatistics(RetryingRequests, StatisticsReader):
         """Compare the counters of one shard.
 
         Args:
-            keys: The keys of the shard.
+            keys: Names of the shard's keys.
             correct: Whether to set them right, too.
             most: Mailboxes with work, and delayed commands, above which it is not counted; None: as many as one step takes.
 

@@ -48,7 +48,7 @@ async def read_groups(
 
     Args:
         ask: Asks the shard.
-        keys: The keys of the shard.
+        keys: Names of the shard's keys.
         count: As said.
         shards: How many share the bound of what is looked at.
     """
@@ -184,7 +184,7 @@ class RedisViews(RetryingRequests):
     """Implements `Views`.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
         patience: Seconds for which a request may be repeated.
         entities: Reads single mailboxes.

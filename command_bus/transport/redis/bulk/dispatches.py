@@ -54,7 +54,7 @@ class RedisBulkDispatches(RetryingRequests):
     """Implements `BulkDispatches`.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
         max_depth: Commands that one mailbox may hold.
         max_total_depth: Commands that the namespace may hold.

@@ -32,7 +32,7 @@ def clients_of(url: str, options: Mapping[str, Any] | None = None) -> ClientFact
     """Return the clients of a URL; nothing is connected yet.
 
     Args:
-        url: The url of the server or servers.
+        url: Address of the server or servers.
         options: Further arguments of the connections (see `credentials`); the URL's own parts come before them.
 
     Raises:
@@ -68,9 +68,9 @@ class FollowingClients(ClientFactory):
     """Clients whose connections find their server themselves.
 
     Args:
-        url: The URL of the servers.
+        url: Address of the servers.
         locator: Finds the primary; None for that of slot 0, where any primary will do.
-        cluster: The cluster's map, which has a locator for each shard.
+        cluster: Map with a locator for each shard; None without a cluster.
     """
 
     def __init__(self, url: TopologyUrl, locator: Locator | None, cluster: ClusterMap | None = None) -> None:

@@ -74,7 +74,7 @@ class Connections:
 
     Args:
         factory: Makes them.
-        replicas: The replicas that must confirm what `run_confirmed` writes; None if none must.
+        replicas: Those that must confirm what `run_confirmed` writes; None if none must.
         first: The bus's first connections, which count for all servers; None if these are the first.
         fail_fast: Whether senders are refused while their server is away.
 

@@ -53,7 +53,7 @@ class UrlClients(ClientFactory):
     """Clients of the server behind a URL.
 
     Args:
-        url: The url of the server.
+        url: Address of the server.
         options: Further arguments of its connections (see `credentials`); the URL's own parts come before them.
     """
 

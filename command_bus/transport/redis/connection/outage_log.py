@@ -105,8 +105,8 @@ class LoggedBackoff:
     """The retries of one loop: how long it waits after each failure, and what of it is logged.
 
     Args:
-        outage: The outage of its server.
-        what: What fails, for the log: "cannot read work".
+        outage: Collects the failures of its server.
+        what: Words for the log: "cannot read work".
         log: The logger.
         lasts: Whether the loop retries until it succeeds. A loop that may give up does not delay the end of an outage.
     """

@@ -191,7 +191,7 @@ class Pipe(Requests):
     """Implements `Requests` over one connection.
 
     Args:
-        client: The client whose pool makes the connection.
+        client: Has the pool that makes the connection.
         patience: Seconds that an answer may take.
     """
 

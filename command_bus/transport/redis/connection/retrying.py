@@ -24,7 +24,7 @@ class RetryingRequests:
     """Base class of what reads and operates on a namespace.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
         patience: Seconds for which a request is repeated before the server counts as unavailable.
     """

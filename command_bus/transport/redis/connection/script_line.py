@@ -43,7 +43,7 @@ class ScriptBatch(Generic[Item]):
         script: Runs the batch.
         keys: Its keys.
         args: Its arguments.
-        items: The items whose answers it brings.
+        items: Those whose answers it brings.
     """
 
     script: Script
@@ -60,7 +60,7 @@ class ScriptLine(ABC, Generic[Item, B]):
 
     Args:
         connections: To the shard's server.
-        name: The name of the tasks.
+        name: What its tasks are called.
     """
 
     def __init__(self, connections: Connections, name: str) -> None:
@@ -240,7 +240,7 @@ class WorkerLine(ScriptLine[Asked, ScriptBatch[Asked]]):
 
     Args:
         connections: To the shard's server.
-        name: The name of the tasks.
+        name: What its tasks are called.
         failure: Text of the log while the server is away.
         confirmed: A key of the shard whose replicas must have what a batch wrote; empty: none.
         most: Items of a batch.

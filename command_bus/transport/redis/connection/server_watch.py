@@ -30,7 +30,7 @@ class ServerWatch:
     Attributes:
         label: The server, for people.
         ping: Asks the server whether it is there.
-        availability: The availability of all servers of the bus; learns what is found out.
+        availability: Learns what is found out of the bus's servers.
         fails_fast: Whether requests of senders are refused while the server is away.
 
     Attributes:

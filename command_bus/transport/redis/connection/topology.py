@@ -41,10 +41,10 @@ class TopologyUrl:
 
     Attributes:
         kind: `sentinel` or `cluster`.
-        addresses: The addresses of the Sentinels, or of some nodes of the cluster.
+        addresses: Those of the Sentinels, or of some nodes of the cluster.
         service: The Sentinels' name for the primary.
         tls: Whether connections use TLS; `options` then has the files.
-        options: The options of connections to the servers, as redis-py names them.
+        options: Settings of connections to the servers, as redis-py names them.
         sentinel_options: Options of connections to Sentinels.
     """
 
@@ -138,7 +138,7 @@ class _Nodes:
 
     Args:
         label: What is looked for, for error texts.
-        addresses: The addresses of the nodes.
+        addresses: Those of the nodes.
     """
 
     def __init__(self, label: str, addresses: Iterable[HostPort]) -> None:

@@ -33,7 +33,7 @@ class RedisDurableCommands(RetryingRequests, DurableCommands):
     """Implements `DurableCommands`.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: All shards.
         patience: Seconds for which a request is repeated.
     """

@@ -65,7 +65,7 @@ class LostOutcomes:
     """Looks up calls that are waited for.
 
     Attributes:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         space: All shards.
     """
 
@@ -76,7 +76,7 @@ class LostOutcomes:
         """Deliver the outcome of a call that has ended; tell the command if the call is nowhere. Return whether it was told anything.
 
         Args:
-            mailbox: The mailbox of the command that waits.
+            mailbox: Name of the mailbox of the command that waits.
             command_id: Id of that.
             called: What it waits for.
 

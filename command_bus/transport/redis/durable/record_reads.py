@@ -35,7 +35,7 @@ class RecordReads(WorkerLine[_Read]):
 
     Args:
         connections: To the shard's server.
-        keys: The keys of the shard.
+        keys: Names of the shard's keys.
     """
 
     def __init__(self, connections: Connections, keys: ShardKeys) -> None:

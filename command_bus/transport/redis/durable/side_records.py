@@ -47,7 +47,7 @@ class RedisSideRecords(SideRecords):
     """Implements `SideRecords`.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: All shards.
     """
 

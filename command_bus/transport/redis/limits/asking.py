@@ -41,9 +41,9 @@ class LimitAsks(WorkerLine[_Question]):
     """The questions of one worker.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
-        incarnations: The incarnations of the shards.
+        incarnations: Lives of the shards, as this process has read them.
     """
 
     def __init__(self, connections: Connections, keys: KeySpace, incarnations: Incarnations) -> None:
@@ -57,7 +57,7 @@ class LimitAsks(WorkerLine[_Question]):
         """Return whether a message may start. If not, its mailbox stands in the queue of the limit that refused it; None if nothing was decided.
 
         Args:
-            lease: The lease of its mailbox.
+            lease: Holds its mailbox.
             message: Its id.
             keyed: Costs and scopes by key, and callers: see shared/limits.lua.
             must_yield: Whether it must give up a place that another entity waits for.

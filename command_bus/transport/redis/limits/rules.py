@@ -29,7 +29,7 @@ class RedisLimits(RetryingRequests, BusLimits):
     """Implements `BusLimits`.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
         patience: As for `RetryingRequests`.
     """

@@ -314,7 +314,7 @@ class PauseJob:
     """Ends pauses of one shard whose time has come.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: All shards.
         shard: This one.
     """

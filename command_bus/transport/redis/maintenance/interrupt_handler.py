@@ -33,7 +33,7 @@ class InterruptHandler:
 
     Attributes:
         connections: To the shard's server.
-        keys: The keys of the shard.
+        keys: Names of the shard's keys.
         held: Gives the leases of the shard that this worker holds.
         abandon: Settles the attempt of a lease as interrupted while its handler runs.
     """

@@ -51,8 +51,8 @@ class LetterPruning:
 
     Args:
         connections: To its server.
-        keys: The keys of the shard.
-        limits: The limits of its dead letters.
+        keys: Names of the shard's keys.
+        limits: Most age and number of its dead letters.
     """
 
     def __init__(self, connections: Connections, keys: ShardKeys, limits: LetterLimits) -> None:

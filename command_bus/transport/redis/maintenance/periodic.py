@@ -21,10 +21,10 @@ class Periodic(ABC):
     """A job for one shard, in a task of its own.
 
     Attributes:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         space: All shards.
-        keys: The keys of the shard.
-        name: The name of the job, for the log.
+        keys: Names of the shard's keys.
+        name: What the log calls the job.
     """
 
     connections: Connections

@@ -57,7 +57,7 @@ class PendingRecovery(Periodic):
     """Watches one shard for expired leases, at least every `every` seconds.
 
     Attributes:
-        number: The number of the shard.
+        number: Position of the shard among all, from 0.
         every: See above.
         leases: What this worker holds.
         steps: Carries the decisions out.
@@ -170,7 +170,7 @@ class PendingRecovery(Periodic):
             mailbox: Its name.
             ours: Settle it only if the holder was this worker.
             idle: The holder only seems to be gone, by its lease: if that is its own again, it was paused, and is back.
-            why: Why the attempt ended.
+            why: Reason that the attempt ended.
             attempt_id: Settle it only if this attempt still runs.
         """
         record, now_us = await self.server.ask(self._record_of, mailbox)

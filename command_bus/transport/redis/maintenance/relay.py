@@ -66,7 +66,7 @@ class RelayJob:
     """Relays the follow-ups that one shard has for others.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: All shards.
         shard: This one.
     """

@@ -35,7 +35,7 @@ class SuspendedReading:
     """Reads the suspended commands of all shards.
 
     Attributes:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         space: All shards.
     """
 

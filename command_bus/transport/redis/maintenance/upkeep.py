@@ -42,7 +42,7 @@ class CounterCheck:
     """The counters of one shard.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: All shards.
         shard: This one.
     """

@@ -53,7 +53,7 @@ class LimitWork(Periodic):
     """Deals with the members `l:` of the first shard, whose keys it has.
 
     Attributes:
-        incarnations: The incarnations of the shards.
+        incarnations: Lives of the shards, as this process has read them.
         lease: Seconds that a lease lives: a grant that is older, and whose mailbox still waits, was lost.
     """
 

@@ -46,7 +46,7 @@ class Maintenance:
     """All that a worker does besides running commands, as jobs for each shard.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
         leases: What this worker holds.
         steps: Carries the decisions out.
@@ -120,10 +120,10 @@ class RedisWorkerSide:
     """Implements `WorkerSide`.
 
     Args:
-        connections: The connections of this process. Clients with an attribute `lease_keeper` bring the class that keeps their leases: their time is
+        connections: Clients of this process. Those with an attribute `lease_keeper` bring the class that keeps their leases: their time is
             not this process's.
         keys: The shards.
-        options: The options of the worker.
+        options: What the worker was given.
     """
 
     consumer: ConsumerLoop

@@ -32,7 +32,7 @@ class RedisSchedules(RetryingRequests, ScheduleStore):
     """Implements `ScheduleStore`.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
         patience: As for `RetryingRequests`.
         max_total_depth: Commands that the namespace may hold.

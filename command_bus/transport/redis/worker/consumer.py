@@ -54,7 +54,7 @@ class Delivery:
 
     Attributes:
         activation: Its id.
-        mailbox: The mailbox that it names; None for a tick, which names none.
+        mailbox: Name of the one that it is for; None for a tick, which names none.
         holder: The lease under which its command was started together with the delivery; empty if none was.
         attempt_id: Id of that start; empty if its answer was lost.
         started: That command; None if a take has to start it, or the answer was lost.
@@ -110,7 +110,7 @@ def note_unheard(deliveries: Sequence[Delivery], records: Iterable[bytes | None]
 
     Args:
         deliveries: The activations.
-        records: The records of their mailboxes.
+        records: What is stored of their mailboxes.
         worker: Name of the worker that fetched.
         unheard: Numbers of the leases of those fetches.
     """
@@ -335,7 +335,7 @@ class ConsumerLoop(Consumer):
     """Feeds activations to `run` while slots are free.
 
     Attributes:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
         worker: This worker's name, which is that of its consumer.
         slots: How many mailboxes may be held.
@@ -397,7 +397,7 @@ class ConsumerLoop(Consumer):
         """Run what was read; return the ids of ticks, which name no mailbox.
 
         Args:
-            shard: The shard of the reader.
+            shard: Number of the reader's shard.
             ask: What it was allowed.
             deliveries: What it got.
             read_at: When the server was asked; None if it waited for work.

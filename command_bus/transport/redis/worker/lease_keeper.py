@@ -76,8 +76,8 @@ class Blocked:
     """A request of the thread while the event loop is blocked: read operators' requests, or answer that attempts cannot end.
 
     Attributes:
-        shard: The shard that is asked.
-        answers: Answers by mailbox; without any, the requests are read.
+        shard: Number of the one that is asked.
+        answers: What is told to each mailbox; without any, the requests are read.
     """
 
     shard: int
@@ -155,7 +155,7 @@ class LeaseKeeper:
         Args:
             shard: The mailbox's shard.
             mailbox: Its name.
-            activation: The activation.
+            activation: Its id.
             holder: The lease's name, where the server has it already; by default a new one.
             read_at: Local monotonic time before the server was asked for it; by default now.
         """
