@@ -81,7 +81,7 @@ class CommandBus:
             balance = await bus.call(GetBalance(account_id="a-1"))
 
     Args:
-        url: The url of the server; without one `COMMAND_BUS_URL` or `REDIS_URL`, else the embedded development server.
+        url: Address of the server; without one `COMMAND_BUS_URL` or `REDIS_URL`, else the embedded development server.
         namespace: Prefix of all keys: one fleet.
         registry: Handlers of this process's workers; by default those registered with `@handles`.
         settings: All settings at once; further keyword arguments override single ones.

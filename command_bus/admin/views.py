@@ -104,7 +104,7 @@ class Views:
     """Views of a namespace whose cost does not grow with it.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:
@@ -178,7 +178,7 @@ class Views:
             text: Part of an id, or `type:part`.
             entity_type: Only those of this type.
             limit: About so many.
-            cursor: The cursor of the page before, with the same text.
+            cursor: As the page before gave it, with the same text; None: the first page.
 
         Raises:
             InvalidCommand: It is no entity type.

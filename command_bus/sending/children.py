@@ -36,7 +36,7 @@ class Child:
 
     Attributes:
         follow_up: What is sent.
-        digest: The digest of the command, 8 bytes: another command has another.
+        digest: Tells the command from another, in 8 bytes.
     """
 
     follow_up: FollowUp
@@ -47,7 +47,7 @@ class Children:
     """Makes the calls of one run of a durable handler.
 
     Args:
-        session: The session of the worker's bus.
+        session: Connections and settings of the worker's bus.
         builder: Encodes commands.
         prepare: Passes a command through middleware, agrees on its entity type, and makes its submission.
         results: Reads outcomes.
@@ -173,7 +173,7 @@ class Children:
         """Take a command that was called out of its line, or, if it is durable and has begun, let it end, and what it has called as well.
 
         Args:
-            mailbox: The mailbox of the command.
+            mailbox: Name of the command's mailbox.
             command_id: Id of the command.
             reason: For what it ends with.
             is_durable: Whether it is known to be durable; else it is looked up.

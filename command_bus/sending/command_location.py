@@ -84,7 +84,7 @@ def whereabouts(
         command_id: Its id.
         name: Its wire name; empty if the caller does not know it.
         where: Names the namespace and its server, for people.
-        limits: The limits of envelopes.
+        limits: Bounds of an envelope's size.
     """
     entity, mark = location.entity, location.mark
     if is_settled(mark):
@@ -228,7 +228,7 @@ class OverdueCalls(SessionPart):
     """The calls of one bus that wait for a reply. Attach it to the session.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:

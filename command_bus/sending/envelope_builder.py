@@ -168,7 +168,7 @@ class EnvelopeBuilder:
 
         Args:
             out: The message.
-            flags: Flags beside `AT_MOST_ONCE`.
+            flags: Those beside `AT_MOST_ONCE`.
             correlation_id: Shared by the commands of a dispatch in bulk.
             running: The command whose handler sends it.
         """

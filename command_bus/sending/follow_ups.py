@@ -37,7 +37,7 @@ class ShardDepths(SessionPart):
     """The depths of the shards that handlers of one bus send to. Attach it to the session.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
     """
 
     def __init__(self, session: Session) -> None:
@@ -107,7 +107,7 @@ class FollowUps(Outbox):
     """Implements `Outbox`.
 
     Args:
-        builder: The builder of the worker's bus.
+        builder: Encodes commands for the worker's bus.
         prepare: Passes a command through middleware, agrees on its entity type, and makes its submission.
         command_id: Id of the command whose handler runs.
         depths: Refuses what a shard is much too full for.

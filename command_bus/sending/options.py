@@ -109,7 +109,7 @@ def give(out: OutgoingMessage, options: DispatchOptions, history: History | None
 
     Args:
         out: The message; its priority and unique key are those of its class.
-        options: The options of the dispatch.
+        options: What the dispatch was given.
         history: That of its class, or of the settings.
 
     Raises:

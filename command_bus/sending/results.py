@@ -50,7 +50,7 @@ class ResultReader:
     """Reads outcomes, as `CommandBus` does.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
         overdue: Says where a command is whose caller waited too long.
     """
 

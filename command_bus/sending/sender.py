@@ -44,7 +44,7 @@ class Sender:
     """Sends for one bus; its methods are those of `CommandBus`.
 
     Args:
-        session: The session of the bus.
+        session: Connections and settings of the bus.
         middleware: Around what is sent, the first one outermost.
     """
 

@@ -115,7 +115,7 @@ class CommandInfo:
     Attributes:
         name: The wire name.
         kind: `command` or `query`.
-        entity: The entity type, or None.
+        entity: Type of its entity, or None.
         key: The field with the entity's id, or None.
         delivery: `at_least_once` or `at_most_once`.
         policy: Retries, timeout, the action after the last failure, unique key, priority and the field of the tenant; empty if the worker
@@ -123,7 +123,7 @@ class CommandInfo:
         schema: JSON Schema of its fields.
         reply: JSON Schema of its reply; None if JSON Schema cannot describe it.
         workers: The live workers that handle it.
-        version: The version of its fields (see `upcasts`).
+        version: Number of the form that its fields have (see `upcasts`).
     """
 
     name: str

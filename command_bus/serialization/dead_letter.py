@@ -35,8 +35,8 @@ class DeadLetterRecord:
         accepted_ms: When it was accepted, in ms since the epoch; 0 if unknown, as for all times here.
         first_started_ms: When it was first started.
         failed_ms: When it was dead-lettered.
-        worker: The worker that gave it up.
-        headers: The headers of its envelope.
+        worker: Name of the process that gave it up.
+        headers: What its envelope had as headers.
     """
 
     reason: str

@@ -76,7 +76,7 @@ class WireEnvelope:
         correlation_id: Shared by all commands of one business transaction.
         causation_id: The command whose handler sent this one.
         headers: Text by text, for tracing and the like.
-        signature: Signature of all elements before it, as received; packing signs again.
+        signature: Signs all elements before it, as received; packing signs again.
         options: What the sender asks for this command alone, by the letters of `KNOWN_OPTIONS`; None if nothing.
         compressed: Whether its payload travels compressed. Here it is not: packing compresses it, if that saves something, and reading
             expands it. Only an encrypted payload that was read is still as it travelled (see `Protection.payload`).

@@ -67,7 +67,7 @@ def digest(head: tuple[Any, ...], value: Any, version: int = 0, key: bytes = b""
     Args:
         head: Its name, and what else tells it from others whatever its version.
         value: A command, its fields or any other.
-        version: The version of the fields, if the value is no command that says it itself.
+        version: Number of the form that the fields have, if the value is no command that says it itself.
         key: Who lacks it cannot confirm a guess of the value. That matters where the value itself is encrypted.
 
     Raises:

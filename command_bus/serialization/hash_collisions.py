@@ -25,7 +25,7 @@ def is_crowded(members: Collection[Any], *, may_be_long: bool = False) -> bool:
     Takes time in proportion to their size, and next to none for text and numbers.
 
     Args:
-        members: The members of the map or set.
+        members: What the map or set is made of.
         may_be_long: Whether whole numbers among them may have more than 64 bits.
 
     Raises:

@@ -39,7 +39,7 @@ class Undecodable(ValueError):
 
     Attributes:
         reason: Why, for logs and dead letters.
-        command_id: Command id of the envelope or reply, so that its caller can be answered; None if it cannot be read.
+        command_id: Id from the envelope or reply, so that its caller can be answered; None if it cannot be read.
         name: The command's wire name; None if it cannot be read.
         inbox: The place where the caller waits; None if it cannot be read.
     """
@@ -56,7 +56,7 @@ class UnsupportedVersion(Undecodable):
     """Written by a later version of this library: to be kept for a newer worker, not to be thrown away.
 
     Attributes:
-        version: The version that was found.
+        version: What was found.
         flags: Critical flags that are not known; 0 if there are none.
         options: Keys of options that are not known.
     """

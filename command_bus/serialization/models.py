@@ -118,7 +118,7 @@ class MessageCodec(Generic[M]):
 
         Args:
             payload: Its fields.
-            limits: The limits of what is read.
+            limits: Bounds of what is read.
             upcast: Makes fields of this version of those that the payload has; None: it has this version.
 
         Raises:
@@ -239,7 +239,7 @@ class ReplyCodec(Generic[R]):
 
         Args:
             value: The reply.
-            limits: The limits of what is packed.
+            limits: Bounds of what is packed.
             reads_back: Whether it has to come back as it is; if not, its reader says what it is.
 
         Raises:

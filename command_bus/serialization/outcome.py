@@ -35,7 +35,7 @@ class OutcomeRecord:
         status: `parked` and `dead_lettered` are provisional: an operator may replay the command, which then has another outcome.
         accepted_ms: The server's time of acceptance.
         first_started_ms: The server's time of its first start; 0 if it never started.
-        fence: The fence of the start that settled it; grows with every start in its shard. 0 if it never started.
+        fence: Number of the start that settled it; grows with every start in its shard. 0 if it never started.
         message: Its id in the mailbox: the order of acceptance within its entity.
         reply: The packed reply.
         other: The id of the command that it was folded into, or that took its place; empty for other statuses.

@@ -97,16 +97,16 @@ class Protection:
     """Signing and encryption of one bus. `of` returns None if the bus does neither.
 
     Args:
-        namespace: The namespace of the bus.
+        namespace: What the bus is called on the server.
         signatures: Its keys, or None.
         cipher: Its cipher, or None.
         most: Bytes of a payload or reply that is expanded.
         templates: The same for templates of schedules; None: this is of templates.
 
     Attributes:
-        signatures: The signatures that it was made with.
-        cipher: The cipher that it was made with.
-        templates: The templates that it was made with.
+        signatures: As they were given.
+        cipher: As it was given.
+        templates: As they were given.
         digest_key: Key of the digests of encrypted values; empty until it is agreed on: then there are none.
     """
 

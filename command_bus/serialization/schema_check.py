@@ -105,7 +105,7 @@ class SchemaCheck:
     """A JSON Schema, compiled for many values.
 
     Args:
-        schema: A schema that `sound_schema` has cleaned.
+        schema: What `sound_schema` has cleaned.
     """
 
     def __init__(self, schema: Schema) -> None:

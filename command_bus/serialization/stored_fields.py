@@ -19,7 +19,7 @@ def stored_fields(record: type, values: object, names: Collection[str] | None = 
     Args:
         record: The class, a dataclass.
         values: A map of names to values, as it was read.
-        names: The names of the fields that it may have; None: all of the class.
+        names: Those of the fields that it may have; None: all of the class.
 
     Raises:
         ValueError: It is no map, or a value is not of its field's type: whole numbers have 64 bits, others are finite, texts can be encoded.

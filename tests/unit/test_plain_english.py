@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
-from tests.unit.syntax import PACKAGE, ROOT
+from tests.unit.syntax import PACKAGE, ROOT, trees
 
 TEXTS = sorted(
     [
@@ -35,20 +36,25 @@ def test_descriptions_of_arguments_have_a_noun() -> None:
 
 def test_descriptions_of_arguments_do_not_repeat_the_name() -> None:
     """`entity_id: The entity id of its entity` says nothing that the name does not."""
-    found = [
-        f"{path.name}: {line.strip()}"
-        for path in (ROOT / PACKAGE).rglob("*.py")
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if repeats_its_name(line)
-    ]
-    assert found == []
-    assert repeats_its_name("    entity_id: The entity id of its entity.")
+    texts = [(name, node.value) for name, tree in trees().items() for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    lines = ((name, line) for name, text in texts if isinstance(text, str) for line in text.splitlines())
+    assert not [f"{name}: {line.strip()}" for name, line in lines if repeats_its_name(line)]
+
+
+DESCRIBED = re.compile(r"\s+\*{0,2}(\w+): (?:The |A |An )?(.+)", re.IGNORECASE)
 
 
 def repeats_its_name(line: str) -> bool:
-    """Return whether a description begins with its name of several words."""
-    name, colon, text = line.strip().partition(": ")
-    return bool(colon) and "_" in name and text.lower().startswith(f"the {name.replace('_', ' ')} of ")
+    """Return whether the description of an argument or attribute begins with its name."""
+    found = DESCRIBED.match(line)
+    return bool(found) and bool(re.match(found[1].strip("_").replace("_", " ") + r"\b", found[2], re.IGNORECASE))
+
+
+def test_a_description_that_repeats_the_name_is_found() -> None:
+    for line in ("entity_id: The entity id of its entity.", "rows: Rows that were read.", "**fields: The fields of it."):
+        assert repeats_its_name(f"    {line}")
+    for line in ("kinds: The kind of each.", "command_id: Its id.", "at: A date."):
+        assert not repeats_its_name(f"    {line}")
 
 
 def test_an_odd_word_is_found() -> None:

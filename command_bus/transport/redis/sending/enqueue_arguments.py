@@ -22,7 +22,7 @@ def enqueue_arguments(
     """Return the keys and arguments of a batch, in the order that the header of the script gives.
 
     Args:
-        keys: The keys of the shard.
+        keys: Names of the shard's keys.
         head_keys: Those before the mailboxes.
         head: The arguments that are not of these commands.
         submissions: In the order in which they are to be accepted; all of them have unique keys, or none.
@@ -98,7 +98,7 @@ def enqueue_one_arguments(
     """Return the keys and arguments of enqueue_one.lua for a command without delay.
 
     Args:
-        keys: The keys of the shard.
+        keys: Names of the shard's keys.
         head_keys: Those before the mailbox.
         head: The arguments that are not of this command.
         submission: The command.

@@ -76,8 +76,8 @@ class EnqueueLine(ScriptLine[QueuedCommands, _Batch]):
 
     Args:
         connections: To the shard's server.
-        keys: The keys of the shard.
-        limit: The limit of commands and mailboxes in it, as `KeySpace.limits` gives it.
+        keys: Names of the shard's keys.
+        limit: How many commands and mailboxes it takes, as `KeySpace.limits` gives it.
         retention: For callers whose commands are replaced.
 
     Attributes:

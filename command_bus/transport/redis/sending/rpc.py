@@ -85,7 +85,7 @@ class RpcHandler:
     """The calls in flight of this process.
 
     Args:
-        connections: The connections of this process.
+        connections: Clients that this process shares.
         keys: The shards.
         has_blmpop: Whether the server has BLMPOP.
     """

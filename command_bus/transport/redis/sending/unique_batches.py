@@ -45,7 +45,7 @@ def named_standers(
     """Return the keys and arguments that name commands which hold unique keys.
 
     Args:
-        keys: The keys of the shard.
+        keys: Names of the shard's keys.
         standers: What is stored of these commands, by their unique keys. What is none of ours is named nowhere, and never replaced.
         replacing: By unique key, what may replace the command.
         mailbox: Stands where there is no key.
