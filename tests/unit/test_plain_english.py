@@ -46,8 +46,9 @@ DESCRIBED = re.compile(r"\s+\*{0,2}(\w+): (?:The |A |An )?(.+)", re.IGNORECASE)
 
 def repeats_its_name(line: str) -> bool:
     """Return whether the description of an argument or attribute begins with its name."""
-    found = DESCRIBED.match(line)
-    return bool(found) and bool(re.match(found[1].strip("_").replace("_", " ") + r"\b", found[2], re.IGNORECASE))
+    if (found := DESCRIBED.match(line)) is None:
+        return False
+    return re.match(found[1].strip("_").replace("_", " ") + r"\b", found[2], re.IGNORECASE) is not None
 
 
 def test_a_description_that_repeats_the_name_is_found() -> None:
