@@ -79,6 +79,7 @@ class Lease:
         in_thread: Whether the handler that runs is in a thread, which nothing can stop.
         ahead: Ids and envelopes of commands that were read ahead, the next one last.
         begun: What was started together with the delivery: the first take answers it, without a request.
+        record: What is stored of its mailbox while a command runs, where that is known exactly; else empty.
         is_limited: Whether limits were asked under it: they are told when it ends.
         has_place: Whether the server said that limits gave it a place.
         is_unused: Whether what was started was not given to its handler: the tokens that it took are given back. Where limits were asked
@@ -97,6 +98,7 @@ class Lease:
     in_thread: bool = False
     ahead: list[tuple[str, bytes]] | None = None
     begun: Started | None = None
+    record: str = ""
     is_limited: bool = False
     has_place: bool = False
     is_unused: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _LUA = "transport/redis/lua"
+_USUAL = "tests/conformance/steps/test_usual_steps.py"
 
 FENCING = (
     Mutant(
@@ -34,6 +35,34 @@ FENCING = (
         "    return start(step, next_of(step), attempt, first, parts)\n"
         "  end\n"
         "  if held_by ~= step.activation then return 'gone' end\n",
+    ),
+    Mutant(
+        "a usual step changes whatever is stored",
+        f"{_LUA}/advance/2a_usual.lua",
+        "record ~= ARGV[expected + i] or records[name] ~= nil",
+        "records[name] ~= nil",
+        f"{_USUAL}::test_a_record_that_differs_in_one_byte_goes_the_long_way",
+    ),
+    Mutant(
+        "a usual step beside another one of its attempt",
+        f"{_LUA}/advance/2a_usual.lua",
+        " or records[name] ~= nil then",
+        " then",
+        f"{_USUAL}::test_another_step_of_the_same_attempt_in_one_request_wins",
+    ),
+    Mutant(
+        "a usual step passes over holds and events",
+        f"{_LUA}/advance/2a_usual.lua",
+        "not is_special and call",
+        "call",
+        f"{_USUAL}::test_where_more_is_in_use_all_steps_go_the_long_way",
+    ),
+    Mutant(
+        "a usual step that was left is forgotten",
+        "transport/redis/worker/step_batcher.py",
+        "                self._put(item)\n",
+        "                pass\n",
+        f"{_USUAL}::test_a_step_that_was_left_leaves_again_also_if_nobody_waits",
     ),
     Mutant(
         "a fence that does not grow",

@@ -110,6 +110,18 @@ def parse_record(record: bytes | None) -> MailboxRecord:
     return MailboxRecord(state, activation, fence, message, _number(attempt), _number(first_ms), holder, parts)
 
 
+def held_record(state: str, activation: str, running: str, holder: str) -> str:
+    """Return the record of a mailbox whose command runs, if it has no parts.
+
+    Args:
+        state: `HELD` or `LONE_HELD`.
+        activation: Id of its entry in the ready stream.
+        running: Fence, message, attempt and first start, as scripts answer a start.
+        holder: The lease under which it runs.
+    """
+    return f"{state}|{activation}|{running}|{holder}"
+
+
 def refuse_newer(answer: Any, mailbox: str) -> None:
     """Check a script's answer to an operator.
 

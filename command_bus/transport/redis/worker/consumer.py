@@ -31,7 +31,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.keys import GROUP, KeySpace
-from command_bus.transport.redis.mailbox_record import PLACE, is_first_start, parse_record, parse_started
+from command_bus.transport.redis.mailbox_record import LONE_HELD, PLACE, held_record, is_first_start, parse_record, parse_started
 from command_bus.transport.redis.ready_stream import delete_entries, ensure_ready, mailbox_of, why_gone
 from command_bus.transport.redis.scripts import FETCH
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
@@ -59,6 +59,7 @@ class Delivery:
         attempt_id: Id of that start; empty if its answer was lost.
         started: That command; None if a take has to start it, or the answer was lost.
         has_place: Whether limits gave it a place.
+        record: As for a `Lease`.
     """
 
     activation: str
@@ -67,6 +68,7 @@ class Delivery:
     attempt_id: str = ""
     started: Started | None = None
     has_place: bool = False
+    record: str = ""
 
 
 def deliveries_of(entries: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Delivery]:
@@ -101,6 +103,7 @@ def parse_fetched(answer: list[Any], worker: str, first: int) -> list[Delivery]:
                 is_first=is_first_start(attempt, first_ms, now, parts),
             )
             delivery.has_place = PLACE in parts
+            delivery.record = "" if parts else held_record(LONE_HELD, delivery.activation, running.decode(), delivery.holder)
         found.append(delivery)
     return found
 
@@ -434,6 +437,7 @@ class ConsumerLoop(Consumer):
         mailbox = delivery.mailbox or ""
         lease = self.leases.add(shard, mailbox, delivery.activation, holder=delivery.holder, read_at=read_at)
         lease.attempt_id, lease.begun, lease.has_place = delivery.attempt_id, delivery.started, delivery.has_place
+        lease.record = delivery.record
         task = asyncio.get_running_loop().create_task(self._run_held(lease), name=f"command_bus.run {mailbox}")
         self._running[task] = mailbox
         task.add_done_callback(self._finished)

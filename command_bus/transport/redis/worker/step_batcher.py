@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from command_bus.clock import mono
 from command_bus.serialization.odd_values import pass_over
 from command_bus.tasks import all_of
 from command_bus.transport.mailboxes import type_of
@@ -20,7 +21,15 @@ from command_bus.transport.ports.worker import Steps
 from command_bus.transport.redis.connection.connections import Connections, PageSize
 from command_bus.transport.redis.connection.script_line import ScriptBatch, WorkerLine
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.mailbox_record import PLACE, is_first_start, parse_started, snoozes_of
+from command_bus.transport.redis.mailbox_record import (
+    HELD,
+    LONE_HELD,
+    PLACE,
+    held_record,
+    is_first_start,
+    parse_started,
+    snoozes_of,
+)
 from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND, FILL_LINE
 from command_bus.transport.redis.step_arguments import encode_step
 from command_bus.transport.steps import (
@@ -110,6 +119,10 @@ _SMALL = 100  # bytes of a step that carries nothing
 _log = logging.getLogger("command_bus.transport")
 _SETTLED: dict[bytes, Answer] = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
 _SETTLED[b"gone"] = LeaseLost()
+_IDLE = _SETTLED[b"idle"]
+_UNUSUAL = 1.0
+"""Seconds for which steps take the long way after a request whose usual steps were all left: holds, events or limits are in use, it seems."""
+_DONE = ord("+")
 _NO_FIELDS: list[bytes] = []
 _DEAD_LETTERING = (DeadLetterStep, Park)
 
@@ -186,6 +199,7 @@ class _Shard(WorkerLine[_Waiting]):
         self._is_deep_type = cache(lambda entity_type: max_depth(entity_type) >= _DEEP)
         self._reads_ahead: Callable[[str], bool] = self._is_deep
         self._line_use, self._known_limits = line, limits
+        self._usual_from = 0.0
 
     def submit(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
         answer: asyncio.Future[Answer] = self._future()
@@ -199,8 +213,30 @@ class _Shard(WorkerLine[_Waiting]):
         return _SMALL + _size_of(step.left) if type(step) is Done and step.left is not NO_SETTLEMENT else _SMALL
 
     def _batch(self, items: list[_Waiting]) -> ScriptBatch[_Waiting]:
-        prefix = self._keys.mailboxes
         limits = self._known_limits.keys(self._keys)
+        line = self._line_use.keys(self._keys)
+        if limits or line or mono() < self._usual_from:
+            return self._full(items, limits, line)
+        others: list[_Waiting] = []
+        usual: list[_Waiting] = []
+        becoming: list[str] = []
+        for item in items:
+            change = _usual_change(item[0], item[1])
+            if change:
+                usual.append(item)
+                becoming.append(change)
+            else:
+                others.append(item)
+        batch = self._full(others, limits, line)
+        if usual:
+            batch.args += [lease.mailbox for lease, _, _ in usual]
+            batch.args += [lease.record for lease, _, _ in usual]
+            batch.args += becoming
+            batch.items = others + usual
+        return batch
+
+    def _full(self, items: list[_Waiting], limits: tuple[str, ...], line: tuple[str, ...]) -> ScriptBatch[_Waiting]:
+        prefix = self._keys.mailboxes
         head, sign = (*self._head_keys, *limits), -1 if limits else 1
         ahead = self._to_read([lease for lease, _, _ in items if not lease.ahead])
         args = [*self._head_args, sign * len(prefix), len(items), ahead]
@@ -208,11 +244,8 @@ class _Shard(WorkerLine[_Waiting]):
         sent: list[FollowUp | ChildOutcome] = []
         for lease, step, _ in items:
             encode_step(self._space, lease, step, names, args, sent)
-        line = (
-            self._keys.fair
-            if sent and any(type(each) is FollowUp and each.flow for each in sent)
-            else self._line_use.keys(self._keys)
-        )
+        if sent and any(type(each) is FollowUp and each.flow for each in sent):
+            line = self._keys.fair
         keys = [*head, *[prefix + lease.mailbox for lease, _, _ in items], *names, *line]
         return ScriptBatch(ADVANCE_AND_SEND if sent else ADVANCE, keys, args, items)
 
@@ -239,7 +272,9 @@ class _Shard(WorkerLine[_Waiting]):
 
     def _hand_out(self, batch: ScriptBatch[_Waiting], answer: list[Any], *, confirmed: bool = True) -> None:
         now = answer[0].decode()
-        for (lease, _, waiting), state, body in zip(batch.items, answer[1::2], answer[2::2], strict=True):
+        if len(answer) % 2 == 0:
+            self._hand_out_usual(batch.items[len(answer) // 2 - 1 :], answer.pop(), int(now), confirmed=confirmed)
+        for (lease, _, waiting), state, body in zip(batch.items, answer[1::2], answer[2::2], strict=False):
             result = _SETTLED.get(state)
             if result is None:
                 try:
@@ -257,9 +292,47 @@ class _Shard(WorkerLine[_Waiting]):
             elif type(result) is Started or type(result) is LimitQuestion:
                 self._give_back(lease)
 
+    def _hand_out_usual(self, items: list[_Waiting], answer: bytes, now_ms: int, *, confirmed: bool) -> None:
+        """Hand out what came of the usual steps: of those that were started, each has the fence behind that of the last."""
+        first, _, marks = answer.partition(b"|")
+        fence = int(first)
+        if _DONE not in marks:
+            self._usual_from = mono() + _UNUSUAL
+        for item, mark in zip(items, marks, strict=True):
+            lease, _, waiting = item
+            if mark != _DONE:
+                lease.record = ""
+                self._put(item)
+            elif not lease.ahead:
+                if not waiting.done():
+                    waiting.set_result(_IDLE)
+            else:
+                message, envelope = lease.ahead.pop()
+                number, now = str(fence), str(now_ms)
+                lease.attempt_id = attempt_id(number, message)
+                lease.record = held_record(HELD, lease.activation, f"{lease.attempt_id}|1|{now}", lease.holder)
+                fence += 1
+                if waiting.done():
+                    self._give_back(lease)
+                else:
+                    waiting.set_result(
+                        Started(number, message, 1, now_ms, now_ms, envelope, _NO_FIELDS, confirmed, is_first=True)
+                    )
+
     def _give_back(self, lease: Lease) -> None:
         """Give back a command that was started for a task that is cancelled by now: no task runs it."""
         self.submit(lease, GIVE_BACK_UNCOUNTED)
+
+
+def _usual_change(lease: Lease, step: Step) -> str:
+    """Return the new record after a usual step, as `lua/advance/2a_usual.lua` has it; empty of any other step."""
+    if not lease.record or type(step) is not Done or step.left is not NO_SETTLEMENT or step.status != "completed":
+        return ""
+    if not lease.ahead:
+        return lease.activation if lease.record[0] == LONE_HELD else ""
+    if step.follow != "stay":
+        return ""
+    return held_record(HELD, lease.activation, f"%s|{lease.ahead[-1][0]}|1|%s", lease.holder.replace("%", "%%"))
 
 
 def _size_of(left: Settlement) -> int:
@@ -293,6 +366,7 @@ def _decode(lease: Lease, state: bytes, body: Any, now: str, confirmed: bool) ->
             else:
                 body, fields = _envelope_in(body), body
     snoozes = snoozes_of(parts, message) if parts else NO_SNOOZES
+    lease.record = "" if parts else held_record(HELD, lease.activation, state.decode(), lease.holder)
     lease.has_place = PLACE in parts
     is_first = fields is _NO_FIELDS and is_first_start(attempt, first, now, parts)  # an entry of a replay has further fields
     return Started(fence, message, int(attempt), int(first), int(now), body, fields, confirmed, snoozes, is_first)

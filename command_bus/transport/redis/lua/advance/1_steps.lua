@@ -42,7 +42,8 @@
 --           an outcome for another shard; and by its verb b, p: record, raw envelope; w: delay in ms, '1' if
 --           the attempt counts, 's' if its handler put it off; g: '1' if the attempt counts; u: ms when it
 --           ends, empty if it has no end, '1' if the worker knows that the command is to be cancelled, how
---           many fields must be there, how many are awaited, its command id, and those fields
+--           many fields must be there, how many are awaited, its command id, and those fields;
+--           last the usual steps, if there are any (see 2a_usual.lua)
 --
 -- An operation is a few letters. The first is the verb: t take, d done, n done but denied, x done but
 -- expired, c done but cancelled, b write a dead letter, p park, w wait for a retry or a snooze, g give back,
@@ -67,6 +68,7 @@
 --                                                        seem to die of reading it; else ''
 --         'gone' and nil                                 the lease is not ours: nothing was changed
 --         'error' and a text                             a key of this entity is of another type
+--         and last what came of the usual steps
 --
 -- After the first write no fault fails the whole batch, whatever a counter or a record holds: what was done
 -- is answered.
@@ -110,8 +112,7 @@ pass_memory_limit(ready, group)
 -- delay, why     of w: ms, and '1', '0' or 's'
 -- counts         of g: '1' or '0'
 -- suspended, ends, is_cancelled, wanted, command_id, awaited    of u
---
--- What limits say is added later: verdict and scopes.
+-- verdict, scopes    what limits say; added later
 
 local before = byte(ARGV[4]) == BELOW_ZERO and 14 or 12  -- keys before those of the mailboxes
 local key, arg = before + count, 6

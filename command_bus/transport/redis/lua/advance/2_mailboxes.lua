@@ -28,7 +28,7 @@ local records, heads, further, repeated = {}, nil, {}, {}
 local alone = {}  -- mailbox name -> envelope of its lone command; true where it runs already
 
 local seen, reading, behind, asked = {}, {'XREAD', 'COUNT', publish and '1' or ahead, 'STREAMS'}, {}, {}
-for number, record in ipairs(call('HMGET', active, unpack(names))) do
+for number, record in ipairs(count > 0 and call('HMGET', active, unpack(names)) or {}) do
   local step = steps[number]
   local box, name, verb = step.box, step.name, step.verb
   records[name] = record

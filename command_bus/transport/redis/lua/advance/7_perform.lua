@@ -151,7 +151,8 @@ end
 return perform, publish_events
 end
 
-local perform, publish_events = performing()
+local perform, publish_events = nil, nil
+if count > 0 then perform, publish_events = performing() end
 local answers = {now_text}
 for number, step in ipairs(steps) do
   local done, answer, body = pcall(perform, step)

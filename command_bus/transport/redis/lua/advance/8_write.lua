@@ -1,7 +1,5 @@
 -- Write what the steps came to.
 
-local kept, closed = {active}, {active}
-
 local TRIMMED_TOGETHER = 4  -- of fewer entries each is deleted
 
 -- Return whether an entry stands before another one, as far as their texts show it.

@@ -19,4 +19,5 @@ end
 for name, count in pairs(counts) do
   if count > 0 then try('HINCRBY', stats, name, count) end
 end
+answers[2 * count + 2] = usual
 return answers
