@@ -62,12 +62,30 @@ async def survey(bus: CommandBus, target: Target, *, patience: float) -> Final:
             admin.connection_pool.disconnect()
         )  # connections opened before a restart do not notice by themselves that they were cut
         await _look(admin, bus.settings.namespace, left)
+        if not idle:
+            await _tell_what_is_left(admin, bus.settings.namespace)
     names = ("accepted", "settled", "completed", "rejected", "expired", "dead_lettered", "depth", "retried")
     counters = {name: int(getattr(stats, name)) for name in names}
     ends = tuple([end async for end in _ends(bus)]) if bus.settings.history else ()
     kept = {f"x:{command}" for command, _ in letters}  # what a durable command has stored stays with its dead letter
     keys = tuple(sorted(key for key in left.keys if key.partition("}:")[2] not in kept))
     return Final(idle, left.outcomes, left.values, letters, counters, left.pending, keys, ends=ends)
+
+
+async def _tell_what_is_left(admin: Redis, namespace: str) -> None:
+    """Print what is stored of mailboxes that have not drained: their records, what is due, and who holds what."""
+    print(f"chaos: not drained, at {await admin.time()}", flush=True)
+    async for key in admin.scan_iter(f"{{{namespace}:*}}:*", count=_PAGE):
+        shown: Any = None
+        match key.decode().partition("}:")[2]:
+            case "active" | "later" | "paused" | "suspended":
+                shown = await admin.hgetall(key)
+            case "due" | "delayed":
+                shown = await admin.zrange(key, 0, 20, withscores=True)
+            case "ready":
+                shown = await admin.xrange(key, count=20), await admin.xpending_range(key, GROUP, "-", "+", 20)
+        if shown:
+            print(f"chaos:   {key.decode()} {str(shown)[:2000]}", flush=True)
 
 
 async def _ends(bus: CommandBus) -> AsyncIterator[tuple[str, str]]:
