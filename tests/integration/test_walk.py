@@ -73,5 +73,9 @@ async def test_a_reader_opens_few_files(way: str, server: EmbeddedServer) -> Non
                 await bus.call(Plain(plain="a") if way == "call" else Journey(journey="a"), timeout=10)
 
         await once()
-        files = set.intersection(*[await walked(once) for _ in range(5)])  # not what a worker does now and then
+        files = await walked(once)
+        for _ in range(40):  # what a worker does now and then is not in all of them; on a busy machine it is in many
+            files &= await walked(once)
+            if len(files) <= MOST[way]:
+                break
     assert len(files) <= MOST[way], sorted(files)

@@ -30,10 +30,10 @@ ONCE_RED = {
 
 
 @pytest.mark.promise("Snoozes keep the place")
-@pytest.mark.parametrize("first", quick(range(1, 361, 30), [1]))
+@pytest.mark.parametrize("first", quick(range(1, 361, 20), [1]))
 def test_fixed_seeds_keep_every_promise(first: int) -> None:
     seen: set[str] = set()
-    for seed in range(first, first + 30):
+    for seed in range(first, first + 20):
         done = run(seed)
         assert not done.broken, f"python -m tests.simulation --seed {seed} --seeds 1"
         seen |= done.faults.keys()
