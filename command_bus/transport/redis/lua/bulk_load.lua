@@ -1,8 +1,8 @@
 -- bulk_load: accept a chunk of a dispatch into its mailboxes, in order, as far as its version and the limits
 -- allow. A command with a unique key is put in line, folded into the one that holds its key, or replaces it.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission
--- uses: delayed, postpone, envelope_id, events, accept, loading
+-- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line)
+-- uses: alone, admission, delayed, postpone, envelope_id, events, accept, loading
 -- uses: open_unique(outcomes, unique, unstarted, unique_line)
 --
 -- KEYS[1]   ready     stream of activations

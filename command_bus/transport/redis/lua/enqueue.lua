@@ -1,8 +1,8 @@
 -- enqueue: accept commands into their mailboxes, in order, and activate the entities that were idle. One
 -- with a unique key is put in line, folded into the one that holds its key, or replaces it.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), admission
--- uses: known, delayed, postpone, envelope_id, events, accept
+-- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line)
+-- uses: alone, admission, known, delayed, postpone, envelope_id, events, accept
 -- uses: open_unique(outcomes, unique, unstarted, unique_line)
 --
 -- KEYS[1]   ready     stream of activations

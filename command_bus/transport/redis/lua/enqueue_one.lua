@@ -1,7 +1,7 @@
 -- enqueue_one: accept one command, without delay, where nothing is paused, watched or delayed, and no line in
 -- use. It does what enqueue.lua does, without its tables; whatever is out of the ordinary is left to that.
 --
--- uses: record, lone
+-- uses: alone, open_lone(record, lone)
 --
 -- KEYS[1]  ready     stream of activations
 -- KEYS[2]  active    hash: mailbox name -> record (see shared/record.lua)
@@ -34,11 +34,14 @@ local number, ttl, room, envelope, digest = tonumber(ARGV[1]), ARGV[3], ARGV[5],
 local name = string.sub(mailbox, #KEYS[1] - 2)
 local call, pcall = redis.call, redis.pcall
 
-if call('EXISTS', later, paused, watched, KEYS[9]) > 0 then return '?' end
 local record = call('HGET', active, name)
+local may_be_alone = not record and call('EXISTS', later, paused, watched, KEYS[9], mailbox) == 0
+if not may_be_alone and call('EXISTS', later, paused, watched, KEYS[9]) > 0 then return '?' end
+local has_lone, give_entry, make_ready = nil, nil, nil  -- where they are needed
 if record then  -- an idle one is empty
+  has_lone, give_entry, make_ready = open_lone()
   local length = pcall('XLEN', mailbox)
-  if type(length) ~= 'number' or length + (is_lone(record) and 1 or 0) >= tonumber(room) then return '?' end
+  if type(length) ~= 'number' or length + (has_lone(record) and 1 or 0) >= tonumber(room) then return '?' end
 end
 local limit = tonumber(ARGV[4])
 if not limit then
@@ -46,7 +49,9 @@ if not limit then
   limit = tonumber(commands)
   if not record and call('HLEN', active) >= tonumber(mailboxes) then return '?' end
 end
-if (tonumber(call('HGET', stats, 'depth')) or 0) >= limit or room == '0' then return '?' end
+local counters = call('HMGET', stats, 'depth', 'accepted')
+local depth, accepted = tonumber(counters[1] or 0), tonumber(counters[2] or 0)
+if (depth or 0) >= limit or room == '0' then return '?' end
 if ARGV[2] == '1' and number > 1 and call('EXISTS', last) == 0 then return 'gone' end
 
 local answered = pcall('SET', last, ARGV[1] .. ':+', 'GET', 'PX', ttl)  -- the first write
@@ -66,16 +71,16 @@ if mark and pcall('GET', mark) then  -- producers may get marks and not ask whet
   return '?'
 end
 local queued, alone = nil, false
-if not record and #envelope <= LONE_BYTES and call('EXISTS', mailbox) == 0
-  and type(pcall('HSET', lone, name, envelope)) == 'number' then
+if may_be_alone and #envelope <= LONE_BYTES and type(pcall('HSET', lone, name, envelope)) == 'number' then
   local activation = pcall('XADD', KEYS[1], '*', FIELD.ENVELOPE, name)
   if type(activation) == 'string' then
     alone = tells_time(activation)
-    queued = pack_record(alone and STATE.LONE or STATE.READY, activation, '0', '0')
+    queued = (alone and STATE.LONE or STATE.READY) .. '|' .. activation .. '|||0|0|'
   end
 end
 if not alone then
-  local _, fault = line_up(active, mailbox, name, record)
+  if not record then has_lone, give_entry, make_ready = open_lone() end
+  local _, fault = give_entry(active, mailbox, name, record)
   local added = fault or pcall('XADD', mailbox, '*', FIELD.ENVELOPE, envelope)
   if type(added) == 'table' then  -- a key of another type, or a mailbox whose ids are used up
     pcall('SET', last, answered or (number - 1) .. ':', 'PX', ttl)
@@ -83,7 +88,11 @@ if not alone then
   end
 end
 if mark then call('SET', mark, MARK.ACCEPTED .. digest .. name) end
-if not record then call('HSET', active, name, queued or queue(KEYS[1], name, '0', '0')) end
-pcall('HINCRBY', stats, 'depth', 1)  -- a counter that cannot grow must not cost the answer
-pcall('HINCRBY', stats, 'accepted', 1)
+if not record then call('HSET', active, name, queued or make_ready(KEYS[1], name)) end
+if depth and accepted then
+  call('HSET', stats, 'depth', depth + 1, 'accepted', accepted + 1)
+else  -- a counter that is no number must not cost the answer
+  pcall('HINCRBY', stats, 'depth', 1)
+  pcall('HINCRBY', stats, 'accepted', 1)
+end
 return '+'

@@ -1,8 +1,8 @@
 -- record_steps: store what durable commands that run have come to, and send the commands that they call.
 --
 -- uses: memory_limit, record, newer, lone, holds
--- uses: open_line(line_flow, line_runs, line_turns, line_served, line), admission, delayed, postpone, agenda
--- uses: send_out, events
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line)
+-- uses: alone, admission, delayed, postpone, agenda, send_out, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

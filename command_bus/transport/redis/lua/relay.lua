@@ -1,8 +1,8 @@
 -- relay: take follow-ups that were written for this shard in another one, each of them once.
 --
 -- uses: incarnation, memory_limit, record, newer, lone, holds
--- uses: open_line(line_flow, line_runs, line_turns, line_served, line), put_one, delayed, postpone, arrive
--- uses: deliver, events
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line)
+-- uses: alone, put_one, delayed, postpone, arrive, deliver, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

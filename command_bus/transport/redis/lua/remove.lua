@@ -2,8 +2,8 @@
 -- durable one that has begun: what it did is undone when it ends.
 --
 -- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, keep_digest, outcomes, delayed
--- uses: open_line(line_flow, line_runs, line_turns, line_served, line), unique, events, put_one, postpone
--- uses: arrive, deliver, agenda, send_out, tell_caller
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line), unique, events
+-- uses: alone, put_one, postpone, arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

@@ -1,7 +1,7 @@
 -- schedule_fire: accept the firings of schedules into their mailboxes, each number once.
 --
--- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line), put_one
--- uses: delayed, postpone, envelope_id, events, incarnation
+-- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line)
+-- uses: alone, put_one, delayed, postpone, envelope_id, events, incarnation
 --
 -- KEYS[1]   ready    stream of activations
 -- KEYS[2]   active   hash: mailbox name -> record (see shared/record.lua)

@@ -1,6 +1,6 @@
--- Do the usual steps: a command is done that leaves nothing, and the next one was read ahead, or there is none
--- because it was alone. Each compares the whole record with the one that the worker expects. Where that is
--- another one, or holds, events or limits are in use, nothing is done: it comes again among the other steps.
+-- Do the usual steps: a command is done that leaves nothing, and the next one was read ahead, or it was a
+-- lone one. Each compares the whole record with the one that the worker expects. Where that is another one,
+-- or holds, events or limits are in use, nothing is done: it comes again among the other steps.
 -- A worker that knows that the line is in use sends none.
 --
 -- The arguments are names of mailboxes; then their expected records; then what they become: the format of a

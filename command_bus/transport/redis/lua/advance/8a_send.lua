@@ -1,7 +1,7 @@
 -- What the handlers of the settled commands send, with the settlement, and outcomes for the durable commands
 -- that wait for them: to this shard, and for other shards into the streams that workers relay.
 --
--- uses: put_one, delayed, postpone, arrive, deliver, agenda, send_out
+-- uses: alone, put_one, delayed, postpone, arrive, deliver, agenda, send_out
 
 local function send_all(keys)
   local commands = 0

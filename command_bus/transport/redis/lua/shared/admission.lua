@@ -1,4 +1,4 @@
--- admission: put commands into mailboxes. Uses record, lone, line.
+-- admission: put commands into mailboxes. Uses record, lone, alone, line.
 
 -- Return the limit of commands in a text, and how many mailboxes more may have work. The text is `commands`,
 -- or `commands:mailboxes` where their number is limited, too; else the second is nil.

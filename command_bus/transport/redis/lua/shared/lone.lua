@@ -7,20 +7,6 @@
 -- takes its place, with the command's id and the field `l`. The envelope stays in `lone` until the mailbox is
 -- idle, because a producer may not read envelopes.
 
-local LONE_BYTES = 3072  -- a larger command gains nothing
-
--- Return whether an activation that was just added may be the id of a lone command, which is its time of
--- acceptance: not if the server's clock has gone back behind the ready stream's last id. Its ids count up
--- within a millisecond, so only a count above 0 raises the question. `now` may be ms of the server's time
--- when the script began.
-local function tells_time(activation, now)
-  if string.sub(activation, -2) == '-0' then return true end
-  local ms = tonumber(string.match(activation, '^%d+'))
-  if now and ms <= now then return true end
-  local time = redis.call('TIME')
-  return ms <= time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
 local function is_lone(record)
   -- The byte of q is 113.
   return record and string.find(record, '^[oOUq]|')
@@ -61,4 +47,10 @@ local function close(active, lone, box, name)
   redis.call('DEL', box)
   redis.call('HDEL', active, name)
   redis.pcall('HDEL', lone, name)  -- behind other writes, so it does not fail
+end
+
+-- Return what a script needs that adds a command to a mailbox which may have a lone one: whether it has, what
+-- lines that up, and what makes an idle mailbox ready.
+local function open_lone()
+  return is_lone, line_up, function(ready, name) return queue(ready, name, '0', '0') end
 end

@@ -1,5 +1,5 @@
--- put_one: put one command into its mailbox, behind all that stand there. Uses record, newer, lone, holds,
--- line.
+-- put_one: put one command into its mailbox, behind all that stand there. Uses record, newer, lone, alone,
+-- holds, line.
 
 -- Return the error if the mailbox takes nothing; then nothing was changed. `keys` has the names of the keys
 -- ready, active, lone and paused, which is nil where nothing is paused, and `now` in ms. `queue_up` is the
