@@ -38,7 +38,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.retrying import server_ms
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys, delayed_id
-from command_bus.transport.redis.maintenance.periodic import Periodic
+from command_bus.transport.redis.maintenance.periodic import Beat, Periodic
 from command_bus.transport.redis.scheduling.store import RedisSchedules
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, PROMOTE
 from command_bus.transport.redis.worker.step_batcher import LineUse
@@ -177,13 +177,13 @@ class DueWork(Periodic):
     """One shard's due work.
 
     Attributes:
-        every: Most seconds between two looks: the tick of a new time may have gone to a worker that was lost.
+        beat: Says when to look at the latest: the tick of a new time may have gone to a worker that was lost.
         jobs: What deals with members of other kinds, by their first letter.
         line: Told whether the shard's line is in use.
     """
 
     name = "due work"
-    every: float
+    beat: Beat
     jobs: Mapping[str, DueJob]
     line: LineUse
 
@@ -204,7 +204,7 @@ class DueWork(Periodic):
         """Promote what is due, and see to the line; return the seconds until the next look."""
         await self.promote()
         await self.line.seen(self.server, self.keys, in_use=self._line_in_use)
-        return self._times.pause(mono(), self.every * JITTER.uniform(0.8, 1.2))
+        return self._times.pause(now := mono(), self.beat.left(now))
 
     async def promote(self) -> None:
         """Let what is due take its place."""

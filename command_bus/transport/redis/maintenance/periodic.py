@@ -8,12 +8,32 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from command_bus.clock import mono
 from command_bus.errors import CommandBusError
+from command_bus.randomness import JITTER
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
 _log = logging.getLogger("command_bus.worker")
+
+
+class Beat:
+    """The moments at which a worker looks at all of its shards, so that it wakes once for all of them.
+
+    Args:
+        every: Seconds between two, about: workers must not look together.
+    """
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._at = mono() + every * JITTER.random()
+
+    def left(self, now: float) -> float:
+        """Return the seconds until the next."""
+        if self._at <= now:
+            self._at = now + self._every * JITTER.uniform(0.8, 1.2)
+        return self._at - now
 
 
 @dataclass(eq=False)

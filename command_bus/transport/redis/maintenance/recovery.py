@@ -19,7 +19,6 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.clock import mono
-from command_bus.randomness import JITTER
 from command_bus.serialization.envelope import names_of
 from command_bus.serialization.limits import printable
 from command_bus.transport.mailboxes import mailbox_label
@@ -28,7 +27,7 @@ from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.mailbox_record import MailboxRecord, parse_record, read_entry
 from command_bus.transport.redis.maintenance.expired_leases import Held, LeaseWatch
 from command_bus.transport.redis.maintenance.interrupt_handler import InterruptHandler
-from command_bus.transport.redis.maintenance.periodic import Periodic
+from command_bus.transport.redis.maintenance.periodic import Beat, Periodic
 from command_bus.transport.redis.ready_stream import delete_entries, mailbox_of
 from command_bus.transport.redis.scripts import CLAIM
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
@@ -54,11 +53,11 @@ _OVER = 0.9
 
 @dataclass(eq=False)
 class PendingRecovery(Periodic):
-    """Watches one shard for expired leases, at least every `every` seconds.
+    """Watches one shard for expired leases, at each beat at the latest.
 
     Attributes:
         number: Position of the shard among all, from 0.
-        every: See above.
+        beat: Says when.
         leases: What this worker holds.
         steps: Carries the decisions out.
         decide: Returns the step for an interrupted command, given the reason; None leaves it to another worker.
@@ -68,7 +67,7 @@ class PendingRecovery(Periodic):
 
     name = "recovery"
     number: int
-    every: float
+    beat: Beat
     leases: LeaseKeeper
     steps: Steps
     decide: Decide
@@ -87,7 +86,7 @@ class PendingRecovery(Periodic):
         """Take over expired leases; return the seconds until the next check."""
         await self.recover()
         await self.server.script_cache.keep()
-        return self._lease_watch.next(mono(), self.every * JITTER.uniform(0.8, 1.2))
+        return self._lease_watch.next(now := mono(), self.beat.left(now))
 
     async def recover(self) -> None:
         """Take over expired leases, and carry out operators' requests to end attempts."""

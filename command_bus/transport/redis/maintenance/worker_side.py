@@ -18,7 +18,7 @@ from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.limits.asking import LimitAsks
 from command_bus.transport.redis.maintenance.due_work import DueJob, DueWork, PauseJob, ScheduleSweep, fire_schedules
 from command_bus.transport.redis.maintenance.letter_pruning import ALL_LETTERS, LetterLimits
-from command_bus.transport.redis.maintenance.periodic import Periodic
+from command_bus.transport.redis.maintenance.periodic import Beat, Periodic
 from command_bus.transport.redis.maintenance.recovery import PendingRecovery
 from command_bus.transport.redis.maintenance.relay import RelayJob
 from command_bus.transport.redis.maintenance.suspended_work import SuspendedWork
@@ -73,7 +73,7 @@ class Maintenance:
         ended: Callable[[Lease], None] = lambda _: None,
     ) -> None:
         every = _CHECK * max(1.0, keys.count / _LOOKS)
-        often = min(every, leases.lease / _CHECKS)
+        beat, often = Beat(every), Beat(min(every, leases.lease / _CHECKS))
         self.watches: list[PendingRecovery] = []
         self.due: list[DueWork] = []
         self.upkeep: list[Upkeep] = []
@@ -88,7 +88,7 @@ class Maintenance:
                 jobs["l"] = limits.perform
             limited = None if limits is None else partial(limits.wake_forgotten, number)
             self.watches.append(PendingRecovery(*place, number, often, leases, steps, decide, ended))
-            self.due.append(DueWork(*place, every, jobs, line))
+            self.due.append(DueWork(*place, beat, jobs, line))
             self.upkeep.append(Upkeep(*place, leases.worker, leases.lease, letters, limited))
             self._others.append(SuspendedWork(*place))
         self._tasks: list[asyncio.Task[None]] = []
