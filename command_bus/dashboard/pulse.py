@@ -112,7 +112,7 @@ class Pulse:
     Args:
         bus: Open.
         every: Seconds between two beats.
-        on_change: Called before a beat is told that brings other figures: what was read before is old.
+        on_change: Called before a beat is sent that brings other figures: what was read before is old.
     """
 
     def __init__(self, bus: CommandBus, every: float = _EVERY, on_change: Callable[[], None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""`Notice`: what is told, and its bytes: a small JSON object, so that a browser or a program in another language can read it."""
+"""`Notice`: a message to others, and its bytes: a small JSON object, so that a browser or a program in another language can read it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Topic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that others are told.
+    """A message to others.
 
     Attributes:
         kind: What.

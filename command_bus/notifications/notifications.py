@@ -89,7 +89,7 @@ class Notifications:
     """Notices that this bus sends and hears, as a `SessionPart`: see the head of this module.
 
     Args:
-        notifier: How notices travel; None: nothing is told, and there is nothing to listen to.
+        notifier: How notices travel; None: nothing is sent, and there is nothing to listen to.
         namespace: What the bus is called on the server.
         check: Raises where the bus may not be used.
     """

@@ -1,6 +1,6 @@
 """`DeliverWebhook`: one request to one receiver, as a command of the bus.
 
-Its entity is the webhook and the entity that the event is about. So a receiver is told of one entity in order, one request at a time, and
+Its entity is the webhook and the entity that the event is about. So a receiver gets the events of one entity in order, one request at a time, and
 one that fails holds up this entity only. Retries, dead letters and pauses are those of every command.
 
 A worker signs what it sends, and any sender can put a command into a mailbox. So a delivery has a seal, made with the key in the webhook's record,

@@ -1,4 +1,4 @@
-"""The record of a webhook: what it is told, where, and how; and how far its pump has come."""
+"""The record of a webhook: the events that it receives, where, and how; and how far its pump has come."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class WebhookInfo:
     Attributes:
         name: Its name.
         url: The place where it is sent to.
-        kinds: Events that it is told of, by kind.
+        kinds: Events that it receives, by kind.
         entity_types: Events of these entity types; empty: of all.
         timeout: Seconds for a request.
         secrets: How many sign.

@@ -101,12 +101,12 @@ class Webhooks:
         allow_http: bool = False,
         allow_private: bool = False,
     ) -> WebhookInfo:
-        """Put a webhook, or change the one of this name. It is told of what happens from now on; a changed one goes on where it was.
+        """Put a webhook, or change the one of this name. It receives events from now on; a changed one goes on where it was.
 
         Args:
             name: Unique in the namespace.
             url: The place where to; https.
-            kinds: Events that it is told of, by kind.
+            kinds: Events that it receives, by kind.
             secret: Signs; `new_secret()` makes one, `env:NAME` names a variable of the workers. Several, the newest first, while one is replaced.
                 None leaves it to what the webhook has.
             entity_types: Events of these entity types, `@schedules` are schedules; by default of all but those.

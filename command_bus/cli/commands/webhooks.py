@@ -1,4 +1,4 @@
-"""`command-bus webhooks`: who is told by HTTP of what happens to commands."""
+"""`command-bus webhooks`: the receivers of events by HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Name = Annotated[str, Argument(metavar="WEBHOOK", help="Name of the webhook.")]
 @webhooks.command("list", short_help="List webhooks, and how far they are.")
 @with_target
 def list_webhooks(*, target: Target) -> Answer:
-    """List webhooks with what they are told of, and how many events became deliveries. Secrets are not shown.
+    """List webhooks with the events that they receive, and how many events became deliveries. Secrets are not shown.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
@@ -49,7 +49,7 @@ def put_webhook(
     allow_private: Annotated[bool, Option("--allow-private", help="Allow a private address.")] = False,
     target: Target,
 ) -> None:
-    """Put a webhook. It is told of what happens from now on; one that is changed goes on where it was, and keeps its secret.
+    """Put a webhook. It receives events from now on; one that is changed goes on where it was, and keeps its secret.
 
     A new one without --secret-env gets a secret, which is printed once.
 
