@@ -89,11 +89,11 @@ def notes(entities: int, count: int = COUNT) -> list[Note]:
     return [Note(box=f"e{number % entities}", number=number) for number in range(count)]
 
 
-@pytest.mark.parametrize(("entities", "inside", "hset"), [(10, 6.2, 1.2), (200, 5.1, 3.01)])
+@pytest.mark.parametrize(("entities", "inside", "hset"), [(10, 8.2, 0.2), (200, 8.1, 2.01)])
 async def test_one_dispatch_is_one_round_trip(
     server: EmbeddedServer, meter: Meter, entities: int, inside: float, hset: float
 ) -> None:
-    """Into a mailbox, or as the only command of its entity: then its record and the envelope are two fields. One more HSET counts."""
+    """Into a mailbox, or as the only command of its entity: then its record and the envelope are two fields."""
     async with bus_on(server) as bus:
         await bus.dispatch(Note(box="warm", number=0))
         meter.begin()
@@ -156,7 +156,7 @@ async def test_a_drain(server: EmbeddedServer, meter: Meter, entities: int, own:
         spent.inside("xread", "hget", "hmget", "hset", "hdel", "del", "xack", "xclaim", "xtrim", "hincrby", "evalsha") <= shared
     )
     assert spent.requests <= 0.1
-    assert spent.received <= 200
+    assert spent.received <= 215, "a usual step names its record and what that becomes"
     assert spent.sent <= 270
 
 

@@ -34,9 +34,8 @@ local number, ttl, room, envelope, digest = tonumber(ARGV[1]), ARGV[3], ARGV[5],
 local name = string.sub(mailbox, #KEYS[1] - 2)
 local call, pcall = redis.call, redis.pcall
 
+if call('EXISTS', later, paused, watched, KEYS[9]) > 0 then return '?' end
 local record = call('HGET', active, name)
-local may_be_alone = not record and call('EXISTS', later, paused, watched, KEYS[9], mailbox) == 0
-if not may_be_alone and call('EXISTS', later, paused, watched, KEYS[9]) > 0 then return '?' end
 local has_lone, give_entry, make_ready = nil, nil, nil  -- where they are needed
 if record then  -- an idle one is empty
   has_lone, give_entry, make_ready = open_lone()
@@ -49,9 +48,7 @@ if not limit then
   limit = tonumber(commands)
   if not record and call('HLEN', active) >= tonumber(mailboxes) then return '?' end
 end
-local counters = call('HMGET', stats, 'depth', 'accepted')
-local depth, accepted = tonumber(counters[1] or 0), tonumber(counters[2] or 0)
-if (depth or 0) >= limit or room == '0' then return '?' end
+if (tonumber(call('HGET', stats, 'depth')) or 0) >= limit or room == '0' then return '?' end
 if ARGV[2] == '1' and number > 1 and call('EXISTS', last) == 0 then return 'gone' end
 
 local answered = pcall('SET', last, ARGV[1] .. ':+', 'GET', 'PX', ttl)  -- the first write
@@ -71,7 +68,8 @@ if mark and pcall('GET', mark) then  -- producers may get marks and not ask whet
   return '?'
 end
 local queued, alone = nil, false
-if may_be_alone and #envelope <= LONE_BYTES and type(pcall('HSET', lone, name, envelope)) == 'number' then
+if not record and #envelope <= LONE_BYTES and call('EXISTS', mailbox) == 0
+  and type(pcall('HSET', lone, name, envelope)) == 'number' then
   local activation = pcall('XADD', KEYS[1], '*', FIELD.ENVELOPE, name)
   if type(activation) == 'string' then
     alone = tells_time(activation)
@@ -89,10 +87,6 @@ if not alone then
 end
 if mark then call('SET', mark, MARK.ACCEPTED .. digest .. name) end
 if not record then call('HSET', active, name, queued or make_ready(KEYS[1], name)) end
-if depth and accepted then
-  call('HSET', stats, 'depth', depth + 1, 'accepted', accepted + 1)
-else  -- a counter that is no number must not cost the answer
-  pcall('HINCRBY', stats, 'depth', 1)
-  pcall('HINCRBY', stats, 'accepted', 1)
-end
+pcall('HINCRBY', stats, 'depth', 1)  -- a counter that cannot grow must not cost the answer
+pcall('HINCRBY', stats, 'accepted', 1)
 return '+'
