@@ -52,7 +52,7 @@ async def survey(bus: CommandBus, target: Target, *, patience: float) -> Final:
     """Wait until all work has drained, then look at everything."""
     idle = await _drained(bus, patience)
     if not idle and all(each.entity_type == Ghost.spec().entity for each in (await bus.entities.list()).entities):
-        # Nobody handles these. One whose worker was killed may have run, so its deadline does not count: its grace does.
+        # No worker handles these. One whose worker was killed may have run, so its deadline does not count: its grace does.
         idle = await _drained(bus, bus.settings.unknown_grace)
     letters = tuple([(letter.command_id, letter.reason) async for letter in bus.dead_letters.list()])
     stats = await bus.stats()

@@ -110,16 +110,18 @@ def parse_record(record: bytes | None) -> MailboxRecord:
     return MailboxRecord(state, activation, fence, message, _number(attempt), _number(first_ms), holder, parts)
 
 
-def held_record(state: str, activation: str, running: str, holder: str) -> str:
+def held_record(state: str, activation: str, attempt_id: str, attempt: str, first: str, holder: str) -> str:
     """Return the record of a mailbox whose command runs, if it has no parts.
 
     Args:
         state: `HELD` or `LONE_HELD`.
         activation: Id of its entry in the ready stream.
-        running: Fence, message, attempt and first start, as scripts answer a start.
+        attempt_id: Fence and message.
+        attempt: The number of the start.
+        first: The server's time of the first start.
         holder: The lease under which it runs.
     """
-    return f"{state}|{activation}|{running}|{holder}"
+    return f"{state}|{activation}|{attempt_id}|{attempt}|{first}|{holder}"
 
 
 def refuse_newer(answer: Any, mailbox: str) -> None:

@@ -149,6 +149,15 @@ async def test_a_second_command_keeps_a_lone_one_from_ending_its_entity(harness:
     assert answer.envelope == b"c2"
 
 
+async def test_odd_bytes_in_one_record_spoil_no_other_delivery(harness: TransportHarness) -> None:
+    """The id of a lone command that was in the line is in its record: it may be any bytes."""
+    odd = b"1795\xff-0"
+    now = [b"1795", b"1795-0", b"box:a", b"77|" + odd + b"|1|1795", b"c1", b"1795-1", b"box:b", b"78|1795-1|1|1795", b"c2"]
+    first, second = parse_fetched(now, "w1", 7)
+    assert first.attempt_id == "77|1795\\xff-0"
+    assert second.record == "O|1795-1|78|1795-1|1|1795|w1#f8"
+
+
 def changed(record: bytes, at: int) -> bytes:
     """Return a record that differs in one byte, a number where there was one."""
     other = b"8" if record[at : at + 1] == b"7" else b"7" if record[at : at + 1].isdigit() else b"x"
@@ -272,7 +281,7 @@ async def test_a_step_that_was_left_leaves_again_also_if_nobody_waits(harness: T
     assert (await harness.counters())["settled"] == 1
     found = await harness.record(BOX)
     assert found is not None
-    assert (found.state, found.attempt) == ("r", 0), "the next command was started for nobody, and given back uncounted"
+    assert (found.state, found.attempt) == ("r", 0), "the next command was started, and given back uncounted"
 
 
 async def test_the_next_command_of_a_cancelled_task_is_given_back(harness: TransportHarness, worker: ManualWorker) -> None:

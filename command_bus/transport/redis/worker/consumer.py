@@ -103,7 +103,10 @@ def parse_fetched(answer: list[Any], worker: str, first: int) -> list[Delivery]:
                 is_first=is_first_start(attempt, first_ms, now, parts),
             )
             delivery.has_place = PLACE in parts
-            delivery.record = "" if parts else held_record(LONE_HELD, delivery.activation, running.decode(), delivery.holder)
+            if not parts:
+                delivery.record = held_record(
+                    LONE_HELD, delivery.activation, delivery.attempt_id, attempt, first_ms, delivery.holder
+                )
         found.append(delivery)
     return found
 

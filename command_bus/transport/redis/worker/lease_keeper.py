@@ -77,7 +77,7 @@ class Blocked:
 
     Attributes:
         shard: Number of the one that is asked.
-        answers: What is told to each mailbox; without any, the requests are read.
+        answers: Replies by mailbox; without any, the requests are read.
     """
 
     shard: int

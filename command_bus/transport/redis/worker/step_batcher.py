@@ -119,7 +119,6 @@ _SMALL = 100  # bytes of a step that carries nothing
 _log = logging.getLogger("command_bus.transport")
 _SETTLED: dict[bytes, Answer] = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
 _SETTLED[b"gone"] = LeaseLost()
-_IDLE = _SETTLED[b"idle"]
 _UNUSUAL = 1.0
 """Seconds for which steps take the long way after a request whose usual steps were all left: holds, events or limits are in use, it seems."""
 _DONE = ord("+")
@@ -217,12 +216,10 @@ class _Shard(WorkerLine[_Waiting]):
         line = self._line_use.keys(self._keys)
         if limits or line or mono() < self._usual_from:
             return self._full(items, limits, line)
-        others: list[_Waiting] = []
-        usual: list[_Waiting] = []
+        others, usual = list[_Waiting](), list[_Waiting]()
         becoming: list[str] = []
         for item in items:
-            change = _usual_change(item[0], item[1])
-            if change:
+            if change := _usual_change(item[0], item[1]):
                 usual.append(item)
                 becoming.append(change)
             else:
@@ -272,9 +269,12 @@ class _Shard(WorkerLine[_Waiting]):
 
     def _hand_out(self, batch: ScriptBatch[_Waiting], answer: list[Any], *, confirmed: bool = True) -> None:
         now = answer[0].decode()
-        if len(answer) % 2 == 0:
-            self._hand_out_usual(batch.items[len(answer) // 2 - 1 :], answer.pop(), int(now), confirmed=confirmed)
-        for (lease, _, waiting), state, body in zip(batch.items, answer[1::2], answer[2::2], strict=False):
+        items = batch.items
+        if len(answer) % 2 == 0:  # behind the answers to the others
+            others = len(answer) // 2 - 1
+            self._hand_out_usual(items[others:], answer.pop(), now, confirmed=confirmed)
+            items = items[:others]
+        for (lease, _, waiting), state, body in zip(items, answer[1::2], answer[2::2], strict=True):
             result = _SETTLED.get(state)
             if result is None:
                 try:
@@ -292,10 +292,10 @@ class _Shard(WorkerLine[_Waiting]):
             elif type(result) is Started or type(result) is LimitQuestion:
                 self._give_back(lease)
 
-    def _hand_out_usual(self, items: list[_Waiting], answer: bytes, now_ms: int, *, confirmed: bool) -> None:
+    def _hand_out_usual(self, items: list[_Waiting], answer: bytes, now: str, *, confirmed: bool) -> None:
         """Hand out what came of the usual steps: of those that were started, each has the fence behind that of the last."""
         first, _, marks = answer.partition(b"|")
-        fence = int(first)
+        fence, now_ms = int(first), int(now)
         if _DONE not in marks:
             self._usual_from = mono() + _UNUSUAL
         for item, mark in zip(items, marks, strict=True):
@@ -305,12 +305,12 @@ class _Shard(WorkerLine[_Waiting]):
                 self._put(item)
             elif not lease.ahead:
                 if not waiting.done():
-                    waiting.set_result(_IDLE)
+                    waiting.set_result(_SETTLED[b"idle"])
             else:
                 message, envelope = lease.ahead.pop()
-                number, now = str(fence), str(now_ms)
+                number = str(fence)
                 lease.attempt_id = attempt_id(number, message)
-                lease.record = held_record(HELD, lease.activation, f"{lease.attempt_id}|1|{now}", lease.holder)
+                lease.record = held_record(HELD, lease.activation, lease.attempt_id, "1", now, lease.holder)
                 fence += 1
                 if waiting.done():
                     self._give_back(lease)
@@ -332,7 +332,7 @@ def _usual_change(lease: Lease, step: Step) -> str:
         return lease.activation if lease.record[0] == LONE_HELD else ""
     if step.follow != "stay":
         return ""
-    return held_record(HELD, lease.activation, f"%s|{lease.ahead[-1][0]}|1|%s", lease.holder.replace("%", "%%"))
+    return held_record(HELD, lease.activation, attempt_id("%s", lease.ahead[-1][0]), "1", "%s", lease.holder.replace("%", "%%"))
 
 
 def _size_of(left: Settlement) -> int:
@@ -366,7 +366,7 @@ def _decode(lease: Lease, state: bytes, body: Any, now: str, confirmed: bool) ->
             else:
                 body, fields = _envelope_in(body), body
     snoozes = snoozes_of(parts, message) if parts else NO_SNOOZES
-    lease.record = "" if parts else held_record(HELD, lease.activation, state.decode(), lease.holder)
+    lease.record = "" if parts else held_record(HELD, lease.activation, lease.attempt_id, attempt, first, lease.holder)
     lease.has_place = PLACE in parts
     is_first = fields is _NO_FIELDS and is_first_start(attempt, first, now, parts)  # an entry of a replay has further fields
     return Started(fence, message, int(attempt), int(first), int(now), body, fields, confirmed, snoozes, is_first)
