@@ -1,13 +1,12 @@
 """The bus in a process of its own, speaking `protocol`: sends in one of several ways, works, or calls.
 
-It runs on uvloop where that is installed, and a worker takes what it has loaded out of the garbage collector, as `command-bus worker` does.
+It runs on uvloop where that is installed, and a worker's garbage is collected as rarely as that of `command-bus worker`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -21,6 +20,7 @@ from benchmarks.cases.messages import DURABLE, HANDLERS, KINDS, Note, Ping, note
 from benchmarks.ground import NAMESPACE
 from benchmarks.protocol import Handled, Stretch, latencies, say
 from command_bus import CommandBus, SyncCommandBus
+from command_bus.cli.process.worker_process import collect_rarely
 
 __all__ = ["main"]
 
@@ -111,8 +111,7 @@ async def work(given: argparse.Namespace) -> None:
     async with bus_of(given, registry=handlers) as bus:
         await bus.ping()
         worker = bus.worker(concurrency=given.concurrency)
-        gc.collect()
-        gc.freeze()
+        collect_rarely()
         await asyncio.get_running_loop().run_in_executor(None, protocol.ready)
         await worker.run()
     if pings:

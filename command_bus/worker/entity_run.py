@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
-from types import coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from command_bus.clock import mono
 from command_bus.serialization.limits import printable
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.ports.worker import Steps, WorkerSide
+from command_bus.transport.ports.worker import Over, Steps, WorkerSide
 from command_bus.transport.steps import (
     GIVE_BACK_UNCOUNTED,
     Answer,
@@ -23,62 +20,21 @@ from command_bus.transport.steps import (
     Done,
     Follow,
     Lease,
+    LeaseLost,
     LimitQuestion,
+    Released,
     Started,
     Step,
     StepFailed,
     Take,
 )
+from command_bus.worker.contexts import Driven
 from command_bus.worker.lifecycle import Execute
 from command_bus.worker.limits import LimitKeys
 
-T = TypeVar("T")
-
-
-class CommandContexts:
-    """The source of contexts: copies of the one in which it was made.
-
-    What a variable refers to is shared, as among tasks. Of decimal's own context, which every program changes in place, each command has a copy.
-    """
-
-    def __init__(self) -> None:
-        self._base = contextvars.copy_context()
-        decimal = sys.modules.get("decimal")
-        found = [] if decimal is None else [each for each in self._base.items() if isinstance(each[1], decimal.Context)]
-        self._copied: list[tuple[contextvars.ContextVar[Any], Callable[[], Any]]] = [
-            (each, value.copy().copy) for each, value in found
-        ]
-
-    def run(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """Return what runs a coroutine in a context of its own, within the task that awaits this."""
-        context = self._base.copy()
-        for variable, copied in self._copied:
-            context.run(variable.set, copied())
-        return _driven(context, work)
-
-
-@coroutine
-def _driven(context: contextvars.Context, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-    """Drive a coroutine as `await` does, each time inside of a context."""
-    try:
-        awaited = context.run(work.send, None)
-        while True:
-            try:
-                value = yield awaited
-            except GeneratorExit:
-                context.run(work.close)
-                raise
-            except BaseException as error:  # noqa: BLE001 - a cancellation mostly
-                awaited = context.run(work.throw, error)
-            else:
-                awaited = context.run(work.send, value)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-
-
 _log = logging.getLogger("command_bus.worker")
 _TAKE = Take()
+_ENDS = (Released, LeaseLost)
 _BROKEN_PAUSE = 1.0
 
 
@@ -111,7 +67,6 @@ class EntityRun:
         settings: Says for how many commands, and how long, an entity runs in a row while others wait for its slot.
         state: Whether an entity is given up after the command that runs.
         keys: Reads what limits are asked for.
-        contexts: Makes the context of each command.
     """
 
     side: WorkerSide
@@ -120,15 +75,61 @@ class EntityRun:
     settings: BusSettings
     state: WorkerState
     keys: LimitKeys
-    contexts: CommandContexts
 
-    async def run(self, lease: Lease) -> None:
-        """Run the mailbox's commands in order."""
+    def begin(self, lease: Lease, task: asyncio.Task[Any], over: Over) -> Coroutine[Any, Any, None] | None:
+        """Run a command that was started with its delivery, in the current task, as far as it gets without waiting.
+
+        Returns:
+            What does the rest if it is awaited; None if nothing is left to do in this task: then `over` is called.
+        """
+        if lease.begun is None or self.state.leaving:
+            return self.run(lease)
+        step = self.execute(lease, lease.begun, task)
+        lease.begun = None
+        if isinstance(step, Driven):
+            return self.run(lease, self._settled(lease, step))
+        if step is None:
+            over(lease, None)
+            return None
+        asked = self._asked_for(lease, step)
+        if not isinstance(asked, asyncio.Future):
+            return self.run(lease, self._settled(lease, step, asked))
+
+        def answered(answer: asyncio.Future[Answer]) -> None:
+            is_over = not answer.cancelled() and answer.exception() is None and type(answer.result()) in _ENDS
+            over(lease, None if is_over else self.run(lease, self._settled(lease, step, answer)))
+
+        asked.add_done_callback(answered)
+        return None
+
+    def _asked_for(self, lease: Lease, step: Step) -> Awaitable[Answer]:
+        """Settle the first command."""
+        if type(step) is Done or type(step) is DeadLetterStep:
+            step.follow = self._follow(lease.shard, 1, mono())
+        return self.steps.advance(lease, step)
+
+    async def _settled(
+        self, lease: Lease, begun: Step | Driven[Step | None], asked: Awaitable[Answer] | None = None
+    ) -> Answer | None:
+        """Return the answer to the step of a command that was begun; None if there is no step."""
+        step = await begun if isinstance(begun, Driven) else begun
+        if step is None:
+            return None
+        answer = await (asked or self._asked_for(lease, step))
+        return await self._repaired(lease, step, answer) if type(answer) is StepFailed else answer
+
+    async def run(self, lease: Lease, first: Awaitable[Answer | None] | None = None) -> None:
+        """Run the mailbox's commands in order.
+
+        Args:
+            lease: Under which they run.
+            first: Gives the answer to the step of the first, if it was begun.
+        """
         answer: Answer | None = None
         try:
-            task = asyncio.current_task()
-            name = "" if task is None else task.get_name()
-            answer = await self._advance(lease, _TAKE)
+            task: Any = asyncio.current_task()
+            name = task.get_name()
+            answer = await (first or self._advance(lease, _TAKE))
             began, commands = mono(), 0
             while True:
                 while type(answer) is Started:
@@ -136,9 +137,9 @@ class EntityRun:
                         lease.is_unused = not lease.is_limited
                         answer = await self._advance(lease, GIVE_BACK_UNCOUNTED)
                         return
-                    step = await self.contexts.run(self.execute(lease, answer, task))
-                    if task is not None:
-                        task.set_name(name)  # a handler may have given it another
+                    begun = self.execute(lease, answer, task)
+                    step = await begun if isinstance(begun, Driven) else begun
+                    task.set_name(name)  # a handler may have given it another
                     if step is None:
                         return
                     commands += 1

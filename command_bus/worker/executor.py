@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,6 +42,7 @@ from command_bus.transport.steps import (
     Step,
     Suspend,
 )
+from command_bus.worker.contexts import Begun, CommandContexts, Driven, directly
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.lending import Lending
@@ -71,6 +73,7 @@ class Executor:
         works: Whether the worker goes on: false once it stops, or its event loop shuts down.
         offers: Leaves commands to other workers.
         durable: Begins and ends the runs of durable handlers.
+        contexts: Makes the context of each command.
     """
 
     bus: WorkerBus
@@ -82,6 +85,7 @@ class Executor:
     works: Callable[[], bool]
     offers: Offers
     durable: DurableRuns
+    contexts: CommandContexts
 
     def __post_init__(self) -> None:
         around, self._transport, protection = (
@@ -96,20 +100,62 @@ class Executor:
         self._in_threads = ThreadRuns(self.threads, worker=self.worker, works=self.works)
         self._loop = asyncio.get_running_loop()
 
-    async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
-        """Run what was delivered, in this task, and return the step that settles it."""
+    def begin(self, lease: Lease, started: Started, task: asyncio.Task[Any]) -> Begun:
+        """Run what was delivered, in a context of its own and in the current task, as far as it gets without waiting."""
+        context = self.contexts.new()
+        return context.run(self._begin, lease, started, task, context)
+
+    def _begin(self, lease: Lease, started: Started, task: asyncio.Task[Any], context: Context) -> Begun:
         lease.is_unused = not lease.is_limited  # who asked limits has given the tokens of what does not run back itself
-        if self._verifies and (unknown := await self._policy_unknown(lease, started)) is not None:
-            return unknown
+        if self._verifies:
+            return Driven(context.run, self._verified(lease, started, task))
+        read = self._read(lease, started)
+        if not isinstance(read, Runnable) or not self._is_plain(read):
+            return Driven(context.run, self._execute(lease, started, read, task))
+        read.lease, lease.is_unused, lease.in_thread = lease, False, False
+        running = self._running(lease, read)
+        current_command.set(running)
+        try:
+            work: Any = read.handler.invoke(read.message, None)
+            awaited = work.send(None)
+        except StopIteration as end:
+            _over(running, task)
+            return self._decided(lease, read, end.value)
+        except BaseException as error:  # noqa: BLE001 - it goes the long way
+            read.begun = running, _raising(error)
+        else:
+            read.begun = running, Driven(directly, work, awaited)
+        return Driven(context.run, self._execute(lease, started, read, task))
+
+    def _is_plain(self, run: Runnable) -> bool:
+        """Return whether a handler can be begun with nothing around it. Nearly all can."""
+        handler = run.handler
+        if handler.wants_context or not handler.is_async or handler.spec.durable or run.policy.attempt_timeout is not None:
+            return False
+        return not self._needs_context and run.envelope.name not in self._callers
+
+    async def _verified(self, lease: Lease, started: Started, task: asyncio.Task[Any]) -> Step | None:
+        unknown = await self._policy_unknown(lease, started)
+        return unknown or await self._execute(lease, started, self._read(lease, started), task)
+
+    def _read(self, lease: Lease, started: Started) -> Runnable | Step | Offer:
         if mono() >= lease.deadline:
             return GIVE_BACK_UNCOUNTED
         try:
-            read = self.decisions.read(started, lease.mailbox)
+            return self.decisions.read(started, lease.mailbox)
+        except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease
+            return self._undecided(lease, started)
+
+    async def _execute(
+        self, lease: Lease, started: Started, read: Runnable | Step | Offer, task: asyncio.Task[Any]
+    ) -> Step | None:
+        """Run what was read, in this task, and return the step that settles it."""
+        try:
             if not isinstance(read, Runnable):
                 read = await self._unrun(lease, started, read)
                 if not isinstance(read, Runnable):
                     return read
-            if self._callers and read.envelope.name in self._callers and not read.serves_handler:
+            if self._callers and read.begun is None and read.envelope.name in self._callers and not read.serves_handler:
                 if not self.slots.admits_caller():
                     return self.offers.again(started.now_ms)
                 read.lends_beyond = self.slots.all_lent
@@ -119,12 +165,21 @@ class Executor:
             result = await self._ran(lease, read, task)
             if type(result) is Raised and isinstance(result.error, Snooze) and result.error.hold is not None:
                 result = Raised(fault) if (fault := await hold_limit(self._transport, read, result.error)) is not None else result
-            return without_reports(read, self._decide(lease, read, result))
+            return self._decided(lease, read, result)
         except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease
-            _log.exception("%s: a command could not be settled as its handler ended it", mailbox_label(lease.mailbox))
-            return self.decisions.interrupted(started, "its worker failed while it ran")
+            return self._undecided(lease, started)
 
-    async def _execute_durable(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None) -> Step | None:
+    def _decided(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
+        try:
+            return without_reports(run, self._decide(lease, run, result))
+        except Exception:  # noqa: BLE001 - as above
+            return self._undecided(lease, run.started)
+
+    def _undecided(self, lease: Lease, started: Started) -> Step:
+        _log.exception("%s: a command could not be settled as its handler ended it", mailbox_label(lease.mailbox))
+        return self.decisions.interrupted(started, "its worker failed while it ran")
+
+    async def _execute_durable(self, lease: Lease, run: Runnable, task: asyncio.Task[Any]) -> Step | None:
         """Run a durable command: its handler, or what compensates for it."""
         durable = await self.durable.begin(lease, run, task, StepThreads(self._in_threads, run, self._lend_place_and_thread))
         try:
@@ -212,7 +267,7 @@ class Executor:
         facts["worker"] = self.worker
         _log.info("%s %s failed (attempt %d): %s", printable(name), printable(command_id), attempt, text, extra=facts)
 
-    async def _ran(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None) -> Any:
+    async def _ran(self, lease: Lease, run: Runnable, task: asyncio.Task[Any]) -> Any:
         """Run the handler as `_run` does; all that it reports is stored then."""
         try:
             result = await self._run(lease, run, task)
@@ -224,31 +279,27 @@ class Executor:
             await run.reports.end()
         return result
 
-    async def _run(self, lease: Lease, run: Runnable, task: asyncio.Task[Any] | None) -> Any:
+    async def _run(self, lease: Lease, run: Runnable, task: asyncio.Task[Any]) -> Any:
         """Return the handler's result, or `Raised`, or `Interruption`."""
         context = self._context(run) if run.handler.wants_context or self._needs_context or run.durable is not None else None
-        running = self._running(lease, run)
+        running, begun = run.begun or (self._running(lease, run), None)
         current_command.set(running)
         if run.policy.attempt_timeout is not None and run.handler.is_async:
             lease.renew_until = mono() + run.policy.attempt_timeout + self.grace
         lease.in_thread = not run.handler.is_async
         lease.cancel = partial(_interrupt, run, context, task)
         try:
-            return await self._calling(run, context)
+            return await (begun or self._calling(run, context))
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and run.interrupted is None and task is not None and task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and run.interrupted is None and task.cancelling():
                 if not self.works():
                     raise
                 run.interrupted = CANCELLED
             return explained(error, run.interrupted)
         finally:
-            running.ended = True
             lease.cancel = None
             lease.renew_until = None
-            if running.lending is not None:
-                running.lending.end()
-            while task is not None and task.cancelling():
-                task.uncancel()  # also where the handler swallowed it; what it has not met yet ends the next step (see `StepBatcher`)
+            _over(running, task)
 
     def _calling(self, run: Runnable, context: CommandContext | None) -> Awaitable[Any]:
         """Return the call of the handler. One without a context sends nothing with its end, and has no coroutine for that."""
@@ -346,14 +397,30 @@ class Executor:
         )
 
 
-def _interrupt(run: Runnable, context: CommandContext | None, task: asyncio.Task[Any] | None, why: Cancellation) -> None:
+def _over(running: Running, task: asyncio.Task[Any]) -> None:
+    """Note that a handler is over."""
+    running.ended = True
+    if running.lending is not None:
+        running.lending.end()
+    while task.cancelling():
+        task.uncancel()  # also where the handler swallowed it; what it has not met yet ends the next step (see `StepBatcher`)
+
+
+async def _raising(error: BaseException) -> None:
+    try:
+        raise error
+    finally:
+        del error  # it refers to this frame
+
+
+def _interrupt(run: Runnable, context: CommandContext | None, task: asyncio.Task[Any], why: Cancellation) -> None:
     """End a handler from outside: once, and again to abandon it. A durable one that is cancelled ends where it awaits what has not ended."""
     before, is_wish = run.interrupted, why.cause is Cause.CANCELLED and run.durable is not None
     again = why.cause is Cause.ABANDONED and before is not None and before.cause is not Cause.ABANDONED
-    if context is not None and (is_wish or (task is not None and (before is None or again))):
+    if context is not None and (is_wish or (before is None or again)):
         context.cancel(why.text)
     if run.durable is not None and is_wish:
         run.durable.arrive(CANCEL, why.text.encode())
-    elif task is not None and (before is None or again):
+    elif before is None or again:
         run.interrupted = why
         task.cancel()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ from command_bus.transport.steps import (
     StepFailed,
     Suspend,
 )
+from command_bus.worker.contexts import Begun, Driven, directly
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
@@ -148,8 +149,8 @@ class ObservedDecisions(Decisions):
 Lost = Callable[..., Step | None]
 
 
-Execute = Callable[[Lease, Started, asyncio.Task[Any] | None], Coroutine[Any, Any, Step | None]]
-"""Runs a delivered command, in this task; returns the step that settles it."""
+Execute = Callable[[Lease, Started, asyncio.Task[Any]], Begun]
+"""Begins a delivered command, in this task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +232,17 @@ class Lifecycle(Steps):
     def __post_init__(self) -> None:
         self._started: dict[int, Started] = {}
 
-    async def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any] | None) -> Step | None:
+    def execute(self, lease: Lease, started: Started, task: asyncio.Task[Any]) -> Begun:
         """Run a command, as `Executor` does; note what it was."""
-        step = await self.run(lease, started, task)
+        begun = self.run(lease, started, task)
+        if isinstance(begun, Driven):
+            return Driven(directly, self._noted_later(lease, started, begun))
+        return self._noted(lease, started, begun)
+
+    async def _noted_later(self, lease: Lease, started: Started, begun: Driven[Step | None]) -> Step | None:
+        return self._noted(lease, started, await begun)
+
+    def _noted(self, lease: Lease, started: Started, step: Step | None) -> Step | None:
         if step is not None:
             self._started[id(lease)] = started
         elif lease.lost:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from command_bus.clock import mono
 from command_bus.durable.run import DurableRun
 from command_bus.errors import InvalidCommand
 from command_bus.handlers.handler import Handler, function_handler
+from command_bus.messages.context import Running
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.limits import check_costs
@@ -67,6 +68,8 @@ class Runnable:
     """The run of its durable handler, and all that it has stored."""
     reports: RunReports | None = None
     """The progress and log of its handler, if it may report."""
+    begun: tuple[Running, Awaitable[Any]] | None = None
+    """What its handler is as a running one, and what it does next, if it was begun."""
     lends_beyond: bool = False
     """Whether its handler lends its slot although no more may be."""
 

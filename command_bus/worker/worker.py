@@ -32,9 +32,10 @@ from command_bus.session import Session
 from command_bus.settings import BusSettings, resolved, unknown_variables
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.ports.worker import WorkerSide, WorkerSideOptions
+from command_bus.worker.contexts import CommandContexts
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
-from command_bus.worker.entity_run import CommandContexts, EntityRun, WorkerState
+from command_bus.worker.entity_run import EntityRun, WorkerState
 from command_bus.worker.executor import Executor
 from command_bus.worker.lifecycle import SettledCommand, reported
 from command_bus.worker.limits import LimitKeys
@@ -317,15 +318,16 @@ class _Parts:
             works=lambda: self.side.consumer.reads or worker.finishing(),
             offers=Offers(JITTER, worker.name, OtherWorkers(session.transport.announcements.workers)),
             durable=_durable_runs(worker, session, decisions, self.side),
+            contexts=CommandContexts(),
         )
         execute, steps, lost = reported(
-            session.notifications, worker.on_settled, worker.name, executor.execute, self.side.steps, decisions.lost
+            session.notifications, worker.on_settled, worker.name, executor.begin, self.side.steps, decisions.lost
         )
         keys = LimitKeys(worker.registry.lookup, settings, protection)
-        runs = EntityRun(self.side, steps, execute, settings, worker.state, keys, CommandContexts())
+        runs = EntityRun(self.side, steps, execute, settings, worker.state, keys)
         if worker.paused:
             self.side.slots.pause()
-        self.side.start(runs.run, lost)
+        self.side.start(runs.run, runs.begin, lost)
 
     async def stop(self, grace: float) -> StopReport:
         """Stop as the head of this module says."""

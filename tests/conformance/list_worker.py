@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 
-from command_bus.transport.ports.worker import Decide, Run, WorkerSideOptions
+from command_bus.transport.ports.worker import Begin, Decide, Run, WorkerSideOptions
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
     Answer,
@@ -178,7 +178,8 @@ class ListWorkerSide:
         self.leases.held[activation] = lease
         return lease
 
-    def start(self, run: Run, decide: Decide) -> None:
+    def start(self, run: Run, begin: Begin, decide: Decide) -> None:
+        del begin  # it starts nothing with a delivery
         self.consumer = ListConsumer(self, run)
         self._decide = decide
         self._clock = asyncio.create_task(self._tick(), name="lists.clock")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from asyncio import Task
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from command_bus.settings import BusSettings
 from command_bus.transport.ports.durable import SideRecords
@@ -13,8 +13,15 @@ from command_bus.transport.ports.schedules import DueSchedules
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import Answer, Cancellation, Lease, LimitQuestion, Started, Step
 
-Run = Callable[[Lease], Awaitable[None]]
+Run = Callable[[Lease], Coroutine[Any, Any, None]]
 """Runs the commands of a mailbox under a lease, until the lease is released."""
+
+Over = Callable[[Lease, Coroutine[Any, Any, None] | None], None]
+"""Is told of a mailbox without a task that its lease is released, or what runs it further in one."""
+
+Begin = Callable[[Lease, "Task[Any]", Over], Coroutine[Any, Any, None] | None]
+"""Runs a command that was started with its delivery, in the current task, as far as it gets without waiting. Returns what does the rest; or None:
+nothing is left to do in this task, and `Over` is told."""
 
 Decide = Callable[[Started, str], Step | None]
 """Decides what to do with a command that was interrupted, and for what reason; None leaves it to another worker."""
@@ -144,7 +151,7 @@ class WorkerSide(Protocol):
         """Leases taken over from lost workers so far."""
         ...
 
-    def start(self, run: Run, decide: Decide) -> None:
+    def start(self, run: Run, begin: Begin, decide: Decide) -> None:
         """Begin to renew leases, to recover and to read: run a mailbox by `run`, settle what a lost worker has started by `decide`."""
         ...
 

@@ -10,7 +10,7 @@ from functools import partial
 from command_bus.errors import CommandBusError
 from command_bus.tasks import end_tasks
 from command_bus.transport.ports.schedules import DueSchedules
-from command_bus.transport.ports.worker import Decide, Run, Steps, WorkerSideOptions
+from command_bus.transport.ports.worker import Begin, Decide, Run, Steps, WorkerSideOptions
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.durable.side_records import RedisSideRecords
 from command_bus.transport.redis.incarnations import Incarnations
@@ -160,7 +160,7 @@ class RedisWorkerSide:
     def recovered(self) -> int:
         return self._maintenance.recovered
 
-    def start(self, run: Run, decide: Decide) -> None:
+    def start(self, run: Run, begin: Begin, decide: Decide) -> None:
         connections, keys, settings = self._connections, self._keys, self._options.settings
         self._maintenance = Maintenance(
             connections,
@@ -184,6 +184,7 @@ class RedisWorkerSide:
             self._line,
             self._known_limits,
             run,
+            begin,
             wake=self._maintenance.wake,
             settle=partial(self._maintenance.settle, ours=True),
         )

@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from redis.exceptions import NoScriptError, ResponseError
@@ -25,8 +26,8 @@ from redis.exceptions import NoScriptError, ResponseError
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.serialization.limits import printable
-from command_bus.tasks import end_tasks
-from command_bus.transport.ports.worker import Consumer, Run, Steps
+from command_bus.tasks import ParkedTask, end_tasks
+from command_bus.transport.ports.worker import Begin, Consumer, Run, Steps
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
@@ -350,6 +351,7 @@ class ConsumerLoop(Consumer):
         line: The lines of shards that are in use.
         limits: Whether limits are.
         run: Runs one mailbox under its lease until it releases it.
+        begin: Runs what was started with its delivery.
         wake: Called when something is due earlier than was known (a tick arrived).
         settle: Settles activations that are assigned to this worker, but that it does not hold.
     """
@@ -363,6 +365,7 @@ class ConsumerLoop(Consumer):
     line: LineUse
     limits: KnownLimits
     run: Run
+    begin: Begin
     wake: Callable[[int], None]
     settle: Callable[[int, list[tuple[str, str]]], Awaitable[None]]
 
@@ -371,6 +374,7 @@ class ConsumerLoop(Consumer):
         self._running: dict[asyncio.Task[None], str] = {}  # mailboxes
         self._giving_back: set[asyncio.Task[None]] = set()
         self._returning: set[tuple[int, str]] = set()
+        self._parked: ParkedTask | None = None
 
     def start(self) -> None:
         """Begin to read; returns at once."""
@@ -388,7 +392,7 @@ class ConsumerLoop(Consumer):
 
     def cancel(self) -> None:
         """Cancel what runs. A step that was asked for still leaves."""
-        for task in (*self._running, *self._giving_back):
+        for task in (*self._running, *self._giving_back, *([] if self._parked is None else [self._parked.task])):
             task.cancel()
 
     @property
@@ -412,8 +416,7 @@ class ConsumerLoop(Consumer):
         # An activation that is held here already is delivered again if the group was deleted: it goes on.
         activations = [each for each in deliveries if each.mailbox is not None and not self.knows(shard, each.activation)]
         room = self.slots.answered(shard, ask, len(deliveries), len(activations))
-        for each in activations[:room]:
-            self._hold(shard, each, read_at)
+        self._hold_all(shard, activations[:room], read_at)
         self.hand_back(shard, activations[room:])
         if ticks:
             self.wake(shard)
@@ -436,14 +439,51 @@ class ConsumerLoop(Consumer):
                 task.add_done_callback(self._finished)
         return [each.activation for each in deliveries if each.mailbox is None]
 
-    def _hold(self, shard: int, delivery: Delivery, read_at: float | None) -> None:
-        mailbox = delivery.mailbox or ""
-        lease = self.leases.add(shard, mailbox, delivery.activation, holder=delivery.holder, read_at=read_at)
-        lease.attempt_id, lease.begun, lease.has_place = delivery.attempt_id, delivery.started, delivery.has_place
-        lease.record = delivery.record
-        task = asyncio.get_running_loop().create_task(self._run_held(lease), name=f"command_bus.run {mailbox}")
-        self._running[task] = mailbox
+    def _hold_all(self, shard: int, deliveries: list[Delivery], read_at: float | None) -> None:
+        """Hold what was read. What was started with its delivery begins now, under the name of the parked task; the rest has tasks."""
+        lone, others = list[Lease](), list[Lease]()
+        for each in deliveries:
+            lease = self.leases.add(shard, each.mailbox or "", each.activation, holder=each.holder, read_at=read_at)
+            lease.attempt_id, lease.begun, lease.has_place = each.attempt_id, each.started, each.has_place
+            lease.record = each.record
+            (others if lease.begun is None else lone).append(lease)
+        if lone:
+            if self._parked is None or not self._parked.is_free:
+                self._parked = ParkedTask()
+            others += self._parked.begin(partial(self._begin, lone, self._parked))
+        for lease in others:
+            self._run_in_task(lease)
+
+    def _begin(self, leases: list[Lease], parked: ParkedTask) -> list[Lease]:
+        """Begin lone commands until one waits, which goes on in the parked task; return those that were not begun."""
+        if not parked.is_free:
+            return leases
+        for number, lease in enumerate(leases, 1):
+            rest = self.begin(lease, parked.task, self._over)
+            if rest is not None:
+                self._note(parked.go_on(self._run_held(lease, rest), _name(lease)), lease)
+                return leases[number:]
+            if not parked.is_free:
+                return leases[number:]
+        return []
+
+    def _run_in_task(self, lease: Lease, rest: Coroutine[Any, Any, None] | None = None) -> None:
+        self._note(asyncio.get_running_loop().create_task(self._run_held(lease, rest), name=_name(lease)), lease)
+
+    def _note(self, task: asyncio.Task[None], lease: Lease) -> None:
+        self._running[task] = lease.mailbox
         task.add_done_callback(self._finished)
+
+    def _over(self, lease: Lease, rest: Coroutine[Any, Any, None] | None) -> None:
+        """Let a mailbox go that had no task; or go on with it in one."""
+        if rest is not None:
+            self._run_in_task(lease, rest)
+        else:
+            self._drop(lease)
+
+    def _drop(self, lease: Lease) -> None:
+        self.leases.drop(lease)
+        self.slots.give()
 
     async def _give_back(self, lease: Lease, asked: Awaitable[Answer]) -> None:
         try:
@@ -454,12 +494,11 @@ class ConsumerLoop(Consumer):
         finally:
             self._returning.discard((lease.shard, lease.activation))
 
-    async def _run_held(self, lease: Lease) -> None:
+    async def _run_held(self, lease: Lease, rest: Coroutine[Any, Any, None] | None) -> None:
         try:
-            await self.run(lease)
+            await (rest or self.run(lease))
         finally:
-            self.leases.drop(lease)
-            self.slots.give()
+            self._drop(lease)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
@@ -468,3 +507,7 @@ class ConsumerLoop(Consumer):
             _log.error(
                 "%s failed unexpectedly; its entity is taken over when its lease ends", printable(task.get_name()), exc_info=error
             )
+
+
+def _name(lease: Lease) -> str:
+    return f"command_bus.run {lease.mailbox}"
