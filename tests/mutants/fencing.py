@@ -39,15 +39,29 @@ FENCING = (
     Mutant(
         "a usual step changes whatever is stored",
         f"{_LUA}/advance/2a_usual.lua",
-        "record ~= ARGV[expected + i] or records[name] ~= nil",
-        "records[name] ~= nil",
+        "record == ARGV[expected + i] and records[name] == nil",
+        "record and records[name] == nil",
         f"{_USUAL}::test_a_record_that_differs_in_one_byte_goes_the_long_way",
+    ),
+    Mutant(
+        "a usual step that is left answers its caller",
+        f"{_LUA}/advance/2a_usual.lua",
+        "if is_done and type(try('LPUSH', inbox, ARGV[left])) == 'number' then",
+        "if type(try('LPUSH', inbox, ARGV[left])) == 'number' then",
+        f"{_USUAL}::test_a_record_that_differs_in_one_byte_goes_the_long_way",
+    ),
+    Mutant(
+        "the arguments of usual steps that are left are taken for those of others",
+        f"{_LUA}/advance/2a_usual.lua",
+        "        key, left = key + 1, left + 2\n        if is_done then\n",
+        "        if is_done then\n          key, left = key + 1, left + 2\n",
+        f"{_USUAL}::test_the_marks_and_replies_of_several_in_one_request",
     ),
     Mutant(
         "a usual step beside another one of its attempt",
         f"{_LUA}/advance/2a_usual.lua",
-        " or records[name] ~= nil then",
-        " then",
+        " and records[name] == nil\n",
+        "\n",
         f"{_USUAL}::test_another_step_of_the_same_attempt_in_one_request_wins",
     ),
     Mutant(

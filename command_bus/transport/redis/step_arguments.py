@@ -48,7 +48,7 @@ def encode_step(
         case Done(left, follow, status):
             running = f"{lease.attempt_id}>{lease.ahead[-1][0]}" if lease.ahead else lease.attempt_id
             if left is not NO_SETTLEMENT:
-                flags = unused + _leave(space, lease, left, names, extra, sent)
+                flags = unused + encode_left(space, lease, left, names, extra, sent)
                 args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, running, *extra)
             else:
                 args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, running)
@@ -57,10 +57,10 @@ def encode_step(
         case Refused():
             args += ("ll", lease.activation, lease.holder, lease.attempt_id)
         case DeadLetterStep(left, record, raw, follow):
-            flags = unused + _leave(space, lease, left, names, extra, sent)
+            flags = unused + encode_left(space, lease, left, names, extra, sent)
             args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
         case Park(left, record, raw):
-            flags = unused + _leave(space, lease, left, names, extra, sent)
+            flags = unused + encode_left(space, lease, left, names, extra, sent)
             args += ("pl" + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
         case _:
             _encode_pause(space, lease, step, unused, names, args)
@@ -96,7 +96,7 @@ def _encode_pause(
             )
 
 
-def _leave(
+def encode_left(
     space: KeySpace, lease: Lease, left: Settlement, names: list[str], args: list[Any], sent: list[FollowUp | ChildOutcome]
 ) -> str:
     """Append what a settled command leaves; return the letters for it."""

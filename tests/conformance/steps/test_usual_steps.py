@@ -21,18 +21,28 @@ from command_bus.transport.steps import (
     LeaseLost,
     Released,
     Retry,
+    Settlement,
     Started,
 )
 from command_bus.transport.submissions import NO_DIGEST, Submission
-from tests.conformance.harness import TAKE, ManualWorker, TransportHarness
+from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, left
 
 BOX = "box:a"
 NAMES = ["c1", "c2", "c3", "c4"]
 LONG_AGO = -math.inf
 
 
-def settled() -> Done:
-    return Done(NO_SETTLEMENT)
+LEFT = {
+    "nothing": NO_SETTLEMENT,
+    "a mark": left("c1"),
+    "a reply": Settlement("c1", b"", 0, "p1", b"reply"),
+    "both": left("c1", inbox="p1"),
+}
+leaves = pytest.mark.parametrize("what_is_left", LEFT.values(), ids=LEFT)
+
+
+def settled(what_is_left: Settlement = NO_SETTLEMENT) -> Done:
+    return Done(what_is_left)
 
 
 def goes_short(worker: ManualWorker, lease: Lease, step: Done) -> bool:
@@ -85,9 +95,10 @@ def _lease(worker: ManualWorker, delivery: Delivery) -> Lease:
     return lease
 
 
-async def test_a_mailbox_is_drained_as_on_the_long_way(harness: TransportHarness) -> None:
-    """The same commands of two entities, one after the other on both ways: equal answers, records and counters."""
-    found = []
+@leaves
+async def test_a_mailbox_is_drained_as_on_the_long_way(harness: TransportHarness, what_is_left: Settlement) -> None:
+    """The same commands of two entities, one after the other on both ways: equal answers, records, counters, marks and replies."""
+    found, marked = [], harness.shard.mark("c1")
     for box, owner in ((BOX, "w1"), ("box:b", "w2")):
         worker = harness.worker(owner)
         lease = await begun(harness, worker, box)
@@ -96,8 +107,8 @@ async def test_a_mailbox_is_drained_as_on_the_long_way(harness: TransportHarness
             send_all_long(worker)
         before = await harness.counters()
         for _ in NAMES:
-            assert goes_short(worker, lease, settled()) == (owner == "w1" and bool(lease.ahead))
-            answer = await worker.do(lease, settled())
+            assert goes_short(worker, lease, settled(what_is_left)) == (owner == "w1" and bool(lease.ahead))
+            answer = await worker.do(lease, settled(what_is_left))
             record, counters = await harness.record(box), await harness.counters()
             if isinstance(answer, Started):
                 assert record is not None
@@ -106,9 +117,14 @@ async def test_a_mailbox_is_drained_as_on_the_long_way(harness: TransportHarness
                 assert lease.attempt_id == f"{answer.fence}|{answer.message}"
             shown = record and (record.state, record.attempt, record.parts)
             seen.append((shape(answer), shown, counters["depth"], counters["settled"] - before.get("settled", 0)))
+            seen.append((await harness.client.get(marked), await harness.client.ttl(marked) > 0))
         assert await harness.nothing_of(box)
-        found.append(seen)
+        replies: Any = await harness.client.lrange(harness.shard.inbox("p1"), 0, -1)  # type: ignore[misc]
+        assert bool(replies) == (await harness.client.ttl(harness.shard.inbox("p1")) > 0), "what nobody reads ends"
+        found.append((seen, replies))
+        await harness.client.delete(marked, harness.shard.inbox("p1"))
     assert found[0] == found[1]
+    assert len(found[0][1]) == len(NAMES) * bool(what_is_left.reply)
 
 
 async def test_many_entities_in_one_request(harness: TransportHarness, worker: ManualWorker) -> None:
@@ -165,8 +181,9 @@ def changed(record: bytes, at: int) -> bytes:
 
 
 @pytest.mark.parametrize("is_lone", [False, True], ids=["held", "lone"])
+@pytest.mark.parametrize("what_is_left", [LEFT["nothing"], LEFT["both"]], ids=["nothing left", "both left"])
 async def test_a_record_that_differs_in_one_byte_goes_the_long_way(
-    harness: TransportHarness, worker: ManualWorker, *, is_lone: bool
+    harness: TransportHarness, worker: ManualWorker, what_is_left: Settlement, *, is_lone: bool
 ) -> None:
     """The answer and what is stored then are those of a worker that knows no short way."""
     active, long = harness.shard.active, harness.worker("w1")
@@ -185,7 +202,7 @@ async def test_a_record_that_differs_in_one_byte_goes_the_long_way(
             lease.attempt_id = "|".join(lease.record.split("|")[2:4])
             await restore(harness, before)
             await harness.client.hset(active, BOX, record + b"|z=1" if at is None else changed(record, at))  # type: ignore[misc]
-            answer = await each.do(lease, settled())
+            answer = await each.do(lease, settled(what_is_left))
             ends.append((shape(answer), without_times(await harness.everything())))
             each.batches._usual_from = math.inf if each is long else LONG_AGO
         assert ends[0] == ends[1], f"byte {at} of {record!r}"
@@ -193,6 +210,7 @@ async def test_a_record_that_differs_in_one_byte_goes_the_long_way(
 
 async def restore(harness: TransportHarness, before: dict[str, Any]) -> None:
     """Write all hashes and the ready stream as they were; a mailbox is left, because nothing is trimmed here without an end."""
+    await harness.client.delete(harness.shard.mark("c1"), harness.shard.inbox("p1"))
     for key in (harness.shard.active, harness.shard.lone, harness.shard.stats):
         await harness.client.delete(key)
         if before.get(key):
@@ -297,7 +315,8 @@ async def test_the_next_command_of_a_cancelled_task_is_given_back(harness: Trans
 
 async def test_a_lost_answer(harness: TransportHarness, worker: ManualWorker) -> None:
     lease = await begun(harness, worker, BOX)
-    first, again = await worker.again(lease, settled())
+    first, again = await worker.again(lease, settled(LEFT["both"]))
+    assert await harness.client.llen(harness.shard.inbox("p1")) == 1, "one reply"  # type: ignore[misc]
     assert isinstance(first, Started)
     assert isinstance(again, Started)
     assert (again.fence, again.message, again.envelope) == (first.fence, first.message, b"c2")
@@ -321,6 +340,21 @@ async def test_a_worker_may_be_called_as_formats_are(harness: TransportHarness) 
         record = await harness.record(BOX)
         assert record is not None
         assert record.holder == lease.holder
+
+
+async def test_the_marks_and_replies_of_several_in_one_request(harness: TransportHarness, worker: ManualWorker) -> None:
+    """Each is written for its own command, also beside those that leave nothing and those that are left for the long way."""
+    boxes = [f"box:{number}" for number in range(8)]
+    leases = await delivered(harness, worker, *boxes)
+    await harness.client.hset(harness.shard.active, boxes[3], leases[3].record + "|z=1")  # type: ignore[misc]
+    ways = [LEFT["nothing"], left("n1"), Settlement("n2", b"", 0, "p2", b"two"), left("n3", inbox="p3"), left("n4", inbox="p4")]
+    steps = [settled(way) for way in [*ways, LEFT["nothing"], left("n6", inbox="p4"), left("n7")]]
+    answers = await asyncio.gather(*(worker.do(lease, step) for lease, step in zip(leases, steps, strict=True)))
+    assert set(answers) == {Released("idle")}
+    marks = [await harness.client.get(harness.shard.mark(f"n{number}")) for number in range(8)]
+    assert marks == [step.left.mark or None for step in steps]
+    read = [await harness.client.lrange(harness.shard.inbox(f"p{number}"), 0, -1) for number in (2, 3, 4)]  # type: ignore[misc]
+    assert read == [[b"two"], [b"reply of n3"], [b"reply of n6", b"reply of n4"]]
 
 
 async def test_what_is_not_usual_goes_the_long_way(harness: TransportHarness, worker: ManualWorker) -> None:

@@ -31,7 +31,7 @@ from command_bus.transport.redis.mailbox_record import (
     snoozes_of,
 )
 from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND, FILL_LINE
-from command_bus.transport.redis.step_arguments import encode_step
+from command_bus.transport.redis.step_arguments import encode_left, encode_step
 from command_bus.transport.steps import (
     GIVE_BACK_UNCOUNTED,
     NO_SETTLEMENT,
@@ -217,18 +217,25 @@ class _Shard(WorkerLine[_Waiting]):
         if limits or line or mono() < self._usual_from:
             return self._full(items, limits, line)
         others, usual = list[_Waiting](), list[_Waiting]()
-        becoming: list[str] = []
+        becoming, letters, names = list[str](), list[str](), list[str]()
+        left: list[Any] = []
         for item in items:
-            if change := _usual_change(item[0], item[1]):
+            lease, step, _ = item
+            if type(step) is Done and (change := _usual_change(lease, step)):
                 usual.append(item)
                 becoming.append(change)
+                letters.append("" if step.left is NO_SETTLEMENT else encode_left(self._space, lease, step.left, names, left, []))
             else:
                 others.append(item)
         batch = self._full(others, limits, line)
         if usual:
+            batch.args.append(len(usual))
             batch.args += [lease.mailbox for lease, _, _ in usual]
             batch.args += [lease.record for lease, _, _ in usual]
             batch.args += becoming
+            if left:
+                batch.args += letters + left
+                batch.keys += names
             batch.items = others + usual
         return batch
 
@@ -324,15 +331,22 @@ class _Shard(WorkerLine[_Waiting]):
         self.submit(lease, GIVE_BACK_UNCOUNTED)
 
 
-def _usual_change(lease: Lease, step: Step) -> str:
+def _usual_change(lease: Lease, step: Done) -> str:
     """Return the new record after a usual step, as `lua/advance/2a_usual.lua` has it; empty of any other step."""
-    if not lease.record or type(step) is not Done or step.left is not NO_SETTLEMENT or step.status != "completed":
+    if not lease.record or step.status != "completed" or not _is_usual(step.left):
         return ""
     if not lease.ahead:
         return lease.activation if lease.record[0] == LONE_HELD else ""
     if step.follow != "stay":
         return ""
     return held_record(HELD, lease.activation, attempt_id("%s", lease.ahead[-1][0]), "1", "%s", lease.holder.replace("%", "%%"))
+
+
+def _is_usual(left: Settlement) -> bool:
+    """Return whether a command leaves at most a mark and a reply."""
+    if left is NO_SETTLEMENT:
+        return True
+    return not (left.outcome or left.unique or left.side or left.follow_ups or left.waits_ms or left.waiting)
 
 
 def _size_of(left: Settlement) -> int:

@@ -24,7 +24,7 @@
 --           the command that called this one and the hash `suspended`, f the hashes `delayed` and `later` and
 --           for each follow-up its mailbox and its mark, if it has one, or twice the stream of those for
 --           another shard; and by its verb u: the hash `suspended` (see there);
---           then flows, turns and line, if the worker knows that the line is in use (see shared/line.lua)
+--           then flows, turns and line, if the worker knows that the line is in use, or what usual steps name
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker that asks
 -- ARGV[3]   reply ttl in ms, of an inbox

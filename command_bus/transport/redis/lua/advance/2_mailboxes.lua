@@ -5,19 +5,22 @@ local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_text = format('%.0f', now)
 local is_special, publish, is_watched = call('EXISTS', paused, KEYS[9], KEYS[12]) > 0, nil, nil
+local usual_count = tonumber(ARGV[arg + 1] or 0)  -- see 2a_usual.lua
+arg = arg + 1
+local line = usual_count == 0 and KEYS[key + 1] or nil
 local any_paused = is_special and call('EXISTS', paused) == 1
 local limits, is_home, micros = nil, nil, time[1] * 1000000 + time[2]
 if is_special then
   if call('EXISTS', KEYS[9]) == 1 then publish, is_watched = publisher(KEYS[9], KEYS[10]) end
   if call('EXISTS', KEYS[12]) == 1 then
     is_home = before == 14
-    limits = open_limits(KEYS[12], is_home and KEYS[13], is_home and KEYS[14], micros, is_home, KEYS[key + 1])
+    limits = open_limits(KEYS[12], is_home and KEYS[13], is_home and KEYS[14], micros, is_home, line)
     if is_home then limits.read_passes(names) end
   end
 end
 
-local queue_up = KEYS[key + 1] and call('EXISTS', KEYS[key + 1]) == 1
-  and open_line(ready, active, KEYS[key + 1], KEYS[key + 2], KEYS[key + 3])
+local queue_up = line and call('EXISTS', line) == 1
+  and open_line(ready, active, line, KEYS[key + 2], KEYS[key + 3])
 local next_fence, keep_fence = fences_of(fence_key, time)
 
 local settling = {

@@ -1,22 +1,37 @@
--- Do the usual steps: a command is done that leaves nothing, and the next one was read ahead, or it was a
--- lone one. Each compares the whole record with the one that the worker expects. Where that is another one,
--- or holds, events or limits are in use, nothing is done: it comes again among the other steps.
--- A worker that knows that the line is in use sends none.
+-- Do the usual steps: a command is done that leaves at most a mark and a reply, and the next one was read
+-- ahead, or it was a lone one. Each compares the whole record with the one that the worker expects. Where
+-- that is another one, or holds, events or limits are in use, nothing is done: it comes again among the other
+-- steps. A worker that knows that the line is in use sends none.
 --
--- The arguments are names of mailboxes; then their expected records; then what they become: the format of a
--- record, for the fence and the time of the start, or the activation that ends with a lone command. What
--- comes of them is the first fence of those that were started, and behind '|' a '+' for each that was done,
--- or '?'.
+-- The arguments are their number; names of mailboxes; their expected records; what they become: the format of
+-- a record, for the fence and the time of the start, or the activation that ends with a lone command. Then,
+-- if any leaves something, for each which letters it has, and what those have as in 1_steps.lua; the keys
+-- stand behind those of the other steps. What comes of the usual steps is the first fence of those that were
+-- started, and behind '|' a '+' for each that was done, or '?'.
 
 local kept, closed, usual = {active}, {active}, nil
-local usual_count = (#ARGV - arg) / 3
 
 if usual_count > 0 then
-  local expected, becoming, first, marks = arg + usual_count, arg + 2 * usual_count, '0', {}
+  local expected, becoming, leaves = arg + usual_count, arg + 2 * usual_count, arg + 3 * usual_count
+  local first, marks, left = '0', {}, leaves + usual_count
   local found = not is_special and call('HMGET', active, unpack(ARGV, arg + 1, expected)) or {}
   for i = 1, usual_count do
-    local record, name = found[i], ARGV[arg + i]
-    if record ~= ARGV[expected + i] or records[name] ~= nil then
+    local record, name, letters = found[i], ARGV[arg + i], ARGV[leaves + i] or ''
+    local is_done = record == ARGV[expected + i] and records[name] == nil
+    if letters ~= '' then
+      if find(letters, LEFT.MARK, 1, true) then
+        key, left = key + 1, left + 2
+        if is_done then
+          call('SET', KEYS[key], keep_digest(KEYS[key], ARGV[left]), 'PX', ARGV[left - 1])
+        end
+      end
+      if find(letters, LEFT.REPLY, 1, true) then
+        key, left = key + 1, left + 1
+        local inbox = KEYS[key]
+        if is_done and type(try('LPUSH', inbox, ARGV[left])) == 'number' then touched[inbox] = true end
+      end
+    end
+    if not is_done then
       marks[i] = '?'
     elseif byte(record) == LONE_HELD then
       released[#released + 1], closed[#closed + 1] = ARGV[becoming + i], name

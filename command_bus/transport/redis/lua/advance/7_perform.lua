@@ -151,16 +151,25 @@ end
 return perform, publish_events
 end
 
-local perform, publish_events = nil, nil
-if count > 0 then perform, publish_events = performing() end
+local perform, publish_events, is_plain = nil, nil, not (is_special or queue_up)
 local answers = {now_text}
 for number, step in ipairs(steps) do
-  local done, answer, body = pcall(perform, step)
-  if publish then publish_events(done) end
-  if done then
-    answers[2 * number], answers[2 * number + 1] = answer, body or false
+  local name, activation, at = step.name, step.activation, 2 * number
+  -- What an idle worker does for a lone command needs nothing of all that.
+  if is_plain and alone[name] and records[name] == STATE.LONE .. '|' .. activation .. '|||0|0|'
+      and step.verb == VERB.TAKE then
+    local running = next_fence() .. '|' .. activation .. '|1|' .. now_text
+    records[name] = STATE.LONE_HELD .. '|' .. activation .. '|' .. running .. '|' .. step.holder
+    changed[name], started, taken[#taken + 1] = true, started + 1, activation
+    answers[at], answers[at + 1] = running, alone[name]
   else
-    answers[2 * number], answers[2 * number + 1] =
-      'error', type(answer) == 'table' and answer.err or tostring(answer)
+    if not perform then perform, publish_events = performing() end
+    local done, answer, body = pcall(perform, step)
+    if publish then publish_events(done) end
+    if done then
+      answers[at], answers[at + 1] = answer, body or false
+    else
+      answers[at], answers[at + 1] = 'error', type(answer) == 'table' and answer.err or tostring(answer)
+    end
   end
 end
