@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from scripts import pythons
 
 __all__ = ["load", "machine", "versions"]
 
@@ -25,7 +28,7 @@ def load() -> float | None:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the bus's libraries; those that are not installed are left out."""
-    found = {"Python": platform.python_version()}
+    found = {"Python": f"{platform.python_version()} ({pythons.build(sys.executable)})"}
     for name in _PACKAGES:
         try:
             found[name] = version(name)

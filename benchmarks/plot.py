@@ -35,6 +35,7 @@ _COSTS = {
     "dispatch_redis_us": ("dispatch, Redis", _OURS, ":"),
     "dispatch_python_us": ("dispatch, Python", _SECOND, ":"),
 }
+_PER_ROW = 3
 _OUR_DRAIN, _OUR_CALL = "drain, 1,000 entities", "call, 1 in flight"
 
 
@@ -93,8 +94,11 @@ def _growth(results: Results) -> Any:
     rows = [row for row in ROWS if sum(row.case(size) in results.figures for size in row.sizes) > 1]
     if not rows:
         return None
-    figure, grid = plt.subplots(1, len(rows), figsize=(3 * len(rows), 2.6), sharey=True, squeeze=False)
-    for axes, row in zip(grid[0], rows, strict=True):
+    lines = -(-len(rows) // _PER_ROW)
+    figure, grid = plt.subplots(lines, _PER_ROW, figsize=(3 * _PER_ROW, 2.6 * lines), sharey=True, squeeze=False)
+    for axes in grid.flat[len(rows) :]:
+        axes.set_visible(False)
+    for axes, row in zip(grid.flat, rows, strict=False):
         points = [results.figures[row.case(size)] for size in row.sizes if row.case(size) in results.figures]
         for metric, (label, color, line) in _COSTS.items():
             found = [(point["size"].median, point[metric].median) for point in points if metric in point]
@@ -106,7 +110,8 @@ def _growth(results: Results) -> Any:
             axes.set_xscale("log")
         axes.set_xlabel(row.name)
     grid[0][0].set_ylim(bottom=0)  # after all lines are drawn: the scale is shared
-    grid[0][0].set_ylabel("CPU µs per command")
+    for line in grid:
+        line[0].set_ylabel("CPU µs per command")
     figure.legend(*grid[0][0].get_legend_handles_labels(), ncols=len(_COSTS), loc="upper center", fontsize=8, frameon=False)
     figure.tight_layout(rect=(0, 0, 1, 0.92))
     return figure

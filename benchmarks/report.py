@@ -42,6 +42,8 @@ _MORE = {
     "server_percent": "server %",
     "idle_before_percent": "before: % of a core",
     "server_before_percent": "server %",
+    "idle_python_ms": "idle: Python ms/s",
+    "idle_redis_ms": "idle: Redis ms/s",
     "size": "size",
 }
 

@@ -1,4 +1,4 @@
-"""Finds the other Pythons that the tests run on: on PATH, and in the folder of pyenv."""
+"""Finds the other Pythons: those that the tests run on, and one that is built for speed. On PATH, and in the folder of pyenv."""
 
 import os
 import re
@@ -9,6 +9,14 @@ from pathlib import Path
 
 TESTED = ("3.11", "3.12", "3.13")
 """The versions that every change is tested on, where there is an interpreter."""
+
+_BUILD = """
+import os, sys, sysconfig
+options = sysconfig.get_config_var("CONFIG_ARGS") or ""
+debian = os.path.realpath(sys.executable).startswith("/usr/bin/") and os.path.exists("/etc/debian_version")
+print("PGO" if "--enable-optimizations" in options or debian else "no PGO")
+"""
+"""Debian profiles its builds with rules of its own, which no option shows."""
 
 _PROBE = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
 
@@ -26,6 +34,23 @@ def find(version: str) -> Path | None:
     of_pyenv = sorted((root / "versions").glob(f"{version}*/bin/python3"), key=_release, reverse=True)
     candidates = [*([Path(on_path)] if on_path else []), *of_pyenv]
     return next((python for python in candidates if _answers(python) == version), None)
+
+
+def build(python: Path | str) -> str:
+    """Return `PGO` of an interpreter that was built with a profile, which makes it 10 to 30 % faster; else `no PGO`."""
+    return subprocess.run([python, "-c", _BUILD], capture_output=True, text=True, check=False, timeout=30).stdout.strip()
+
+
+def faster() -> Path | None:
+    """Return an interpreter that is built with a profile, the same version first; None if this one is, or there is none."""
+    if build(sys.executable) == "PGO":
+        return None
+    mine = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    for version in (mine, *others()):
+        for python in (Path(f"/usr/bin/python{version}"), find(version)):
+            if python is not None and _answers(python) == version and build(python) == "PGO":
+                return python
+    return None
 
 
 def _release(python: Path) -> list[int]:

@@ -29,6 +29,7 @@ class Drain:
         live: The commands come while they are handled, instead of before.
         watched: All steps are published as events.
         limit: Of the entity type; None: there is none.
+        shards: Parts of the namespace.
         full: Commands at scale 1; what is compared with BullMQ drains as many as it does.
     """
 
@@ -39,11 +40,12 @@ class Drain:
     live: bool = False
     watched: bool = False
     limit: Limit | None = None
+    shards: int = 1
     full: int = _FULL
 
     def filling(self, count: int) -> dict[str, Any]:
         way = {"way": "concurrent", "flight": 500} if self.live else {"way": "batch", "flight": 1000}
-        return {"entities": self.entities or count, "kind": "once" if self.once else "plain", **way}
+        return {"entities": self.entities or count, "kind": "once" if self.once else "plain", "shards": self.shards, **way}
 
 
 def measured(ground: Ground, drain: Drain) -> Sample:
@@ -57,7 +59,7 @@ def measured(ground: Ground, drain: Drain) -> Sample:
         return _by_several(ground, drain, count)
     if not drain.live:
         filled(ground, drain, count)
-    with ground.ours("work", count, handler=drain.handler) as worker, ground.spending() as spent:
+    with ground.ours("work", count, handler=drain.handler, shards=drain.shards) as worker, ground.spending() as spent:
         worker.go()
         if drain.live:
             filled(ground, drain, count)

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any
 
 import redis.asyncio
@@ -22,14 +23,19 @@ from benchmarks.protocol import Handled, Stretch, latencies, say
 from command_bus import CommandBus, SyncCommandBus
 from command_bus.cli.process.worker_process import collect_rarely
 
-__all__ = ["main"]
+__all__ = ["IDLE_SECONDS", "main"]
 
+IDLE_SECONDS = 4.0
+_SETTLING = 1.0
 _UNLIMITED = 10_000_000
 _WARM = 50
 
 
 def bus_of(arguments: argparse.Namespace, namespace: str = NAMESPACE, **options: Any) -> CommandBus:
-    return CommandBus(arguments.url, namespace=namespace, max_depth=_UNLIMITED, max_total_depth=_UNLIMITED, **options)
+    shards = arguments.shards
+    return CommandBus(
+        arguments.url, namespace=namespace, shards=shards, max_depth=_UNLIMITED, max_total_depth=_UNLIMITED, **options
+    )
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -120,6 +126,21 @@ async def work(given: argparse.Namespace) -> None:
         handled.report()
 
 
+async def idle(given: argparse.Namespace) -> None:
+    """Hold workers of one process ready, and say what they cost while nothing comes, and then while each command wakes one."""
+    handled = Handled(0)
+    async with bus_of(given, registry=registry("noop", handled, [].append)) as bus, AsyncExitStack() as stack:
+        for _ in range(given.workers):
+            await stack.enter_async_context(bus.worker(concurrency=given.concurrency))
+        collect_rarely()
+        await asyncio.sleep(_SETTLING)
+        await asyncio.get_running_loop().run_in_executor(None, protocol.ready)
+        before = time.process_time()
+        await asyncio.sleep(IDLE_SECONDS)
+        say(idle_python_ms=(time.process_time() - before) / IDLE_SECONDS * 1000)
+        await asyncio.Event().wait()
+
+
 async def call(given: argparse.Namespace) -> None:
     async with bus_of(given) as bus:
         for number in range(_WARM):
@@ -149,7 +170,7 @@ async def ping(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = protocol.parser("fill", "work", "call", "ping", "grow", "lift")
+    parser = protocol.parser("fill", "work", "call", "ping", "grow", "lift", "idle")
     parser.add_argument("--entities", type=int, default=1000)
     parser.add_argument("--way", choices=(*WAYS, "sync"), default="batch")
     parser.add_argument("--kind", choices=(*KINDS, *DURABLE), default="plain")
@@ -157,6 +178,8 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=100)
     parser.add_argument("--backlog", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
     if given.role == "fill" and given.way == "sync":
         fill_from_sync(given)
@@ -165,7 +188,7 @@ def main() -> None:
     elif given.role == "lift":
         run(lift(given, bus_of))
     else:
-        run({"fill": fill, "work": work, "call": call, "ping": ping}[given.role](given))
+        run({"fill": fill, "work": work, "call": call, "ping": ping, "idle": idle}[given.role](given))
 
 
 if __name__ == "__main__":

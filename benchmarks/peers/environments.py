@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,8 @@ def install(peer: Peer) -> None:
     """
     stamp = peer.folder / ".installed"
     files = [each for each in (peer.requirements, peer.server_requirements) if each is not None]
-    wanted = hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()
+    python = os.path.realpath(sys.executable).encode()
+    wanted = hashlib.sha256(python + b"".join(each.read_bytes() for each in files)).hexdigest()
     if stamp.exists() and stamp.read_text(encoding="ascii") == wanted:
         return
     shutil.rmtree(peer.folder, ignore_errors=True)

@@ -147,9 +147,35 @@ def test_another_folder_can_be_set_up(tmp_path: Path) -> None:
     assert all(place.startswith(str(ROOT / ".venv-3.98")) for place in run.stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("options", "wanted"), [("'--enable-optimizations' '--with-lto'", "PGO"), ("'--enable-shared'", "no PGO")]
+)
+def test_the_build_of_an_interpreter_is_told_by_its_options(tmp_path: Path, options: str, wanted: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sysconfig\nsysconfig.get_config_var = lambda name: {options!r}\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    if Path(sys.executable).resolve().parent == Path("/usr/bin"):
+        pytest.skip("a distribution's interpreter is profiled whatever its options say")
+    assert pythons.build(python) == wanted
+
+
+def test_the_benchmark_runs_on_a_faster_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    builds = {sys.executable: "no PGO", str(tmp_path / "slow"): "no PGO", str(tmp_path / "fast"): "PGO"}
+    found = {pythons.others()[0]: tmp_path / "slow", pythons.others()[1]: tmp_path / "fast"}
+    monkeypatch.setattr(pythons, "build", lambda python: builds.get(str(python), "no PGO"))
+    monkeypatch.setattr(pythons, "find", found.get)
+    monkeypatch.setattr(pythons, "_answers", lambda python: next((key for key, value in found.items() if value == python), None))
+    assert pythons.faster() == tmp_path / "fast"
+    builds[sys.executable] = "PGO"
+    assert pythons.faster() is None
+
+
 def test_clean_removes_their_environments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(setup, "ROOT", tmp_path)
-    folders = [_folder(tmp_path / name) for name in (".venv", ".venv-docs", *(f".venv-{each}" for each in pythons.TESTED))]
+    folders = [
+        _folder(tmp_path / name) for name in (".venv", ".venv-docs", ".venv-bench", *(f".venv-{each}" for each in pythons.TESTED))
+    ]
     setup.clean([])
     assert not [folder for folder in folders if folder.exists()]
 
