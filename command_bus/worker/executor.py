@@ -168,6 +168,8 @@ class Executor:
             return self._decided(lease, read, result)
         except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease
             return self._undecided(lease, started)
+        finally:
+            result = None  # an error refers to its frames, and they to those that called them: this one
 
     def _decided(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
         try:
@@ -199,6 +201,7 @@ class Executor:
             return await self.durable.end(run, durable, step)
         finally:
             durable.errors.clear()
+            result = None  # as above
             run.durable = None  # which holds what refers to this, so that both are freed now
 
     async def _unrun(self, lease: Lease, started: Started, read: Step | Offer) -> Step | Runnable:
@@ -270,14 +273,14 @@ class Executor:
     async def _ran(self, lease: Lease, run: Runnable, task: asyncio.Task[Any]) -> Any:
         """Run the handler as `_run` does; all that it reports is stored then."""
         try:
-            result = await self._run(lease, run, task)
+            ended = [await self._run(lease, run, task)]
         except BaseException:
             if run.reports is not None:
                 run.reports.close()
             raise
         if run.reports is not None:
             await run.reports.end()
-        return result
+        return ended.pop()  # this frame keeps no error
 
     async def _run(self, lease: Lease, run: Runnable, task: asyncio.Task[Any]) -> Any:
         """Return the handler's result, or `Raised`, or `Interruption`."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from command_bus import CommandBus, CommandRejected, DurableContext, RetryPolicy
+from command_bus import CommandBus, CommandFailed, CommandRejected, DurableContext, RetryPolicy
 from command_bus.durable.run import DurableRun
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable.durable_shop import Flow, Reserve, Shop
@@ -90,6 +90,30 @@ async def test_a_run_that_is_over_is_freed(sandbox: Sandbox, others: weakref.Wea
         async with asyncio.timeout(5):  # that of a suspended run has a second for its last words
             while any(each not in others for each in runs()):
                 await asyncio.sleep(0.1)
+
+
+async def test_the_error_of_a_run_is_freed(sandbox: Sandbox, others: weakref.WeakSet[DurableRun]) -> None:
+    class Fault(Exception):
+        pass
+
+    left: list[weakref.ref[Fault]] = []
+
+    async def fail(context: DurableContext) -> Any:
+        fault = Fault()
+        left.append(weakref.ref(fault))
+        try:
+            raise fault
+        finally:
+            del fault
+
+    Shop(sandbox).scripts["main"] = fail
+    async with sandbox.bus() as bus, bus.worker():
+        with pytest.raises(CommandFailed):
+            await bus.call(Flow(order="o-1"), timeout=10)
+        await bus.wait_idle(timeout=10)
+        async with asyncio.timeout(5):
+            while any(each() is not None for each in left):
+                await asyncio.sleep(0.02)
 
 
 async def until_suspended(bus: CommandBus) -> None:
