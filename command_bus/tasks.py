@@ -8,12 +8,14 @@ for the task with it: for ever, where reading is all it does.
 from __future__ import annotations
 
 import asyncio
+import sys
 from asyncio.tasks import _enter_task, _leave_task  # pyright: ignore[reportPrivateUsage]  # for tasks of other kinds, as the docs have it
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 _AGAIN = 0.1  # seconds
+_references: Callable[[object], int] = getattr(sys, "getrefcount", id)
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
@@ -52,12 +54,22 @@ class ParkedTask:
         self._place = _Place(loop=self._loop)
         self._rest: Coroutine[Any, Any, None] | None = None
         self._waits = False
+        self._known = 0
         self.task = self._loop.create_task(self._run(), name="command_bus.parked")
 
+    def may_begin(self) -> bool:
+        """Return whether something may be begun under its name, within `begin`: it has started and has nothing to do.
+
+        A task that was cancelled, or that somebody has kept, or whose end somebody wants to be told, is used for nothing else: it ends.
+        """
+        if self.task._callbacks or _references(self.task) > self._known:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            self._place.cancel()
+        return self._waits and not self.is_over
+
     @property
-    def is_free(self) -> bool:
-        """Whether something may be begun under its name: it has started, is not cancelled and has nothing to do."""
-        return self._waits and self._rest is None and not self.task.cancelling()
+    def is_over(self) -> bool:
+        """Whether it waits no more."""
+        return self._place.done()
 
     def begin(self, work: Callable[[], T]) -> T:
         """Do some work as if in this task; the task that runs is the current one again after it."""
@@ -65,6 +77,7 @@ class ParkedTask:
         if current is not None:
             _leave_task(loop, current)
         _enter_task(loop, self.task)
+        self._known = _references(self.task)
         try:
             return work()
         finally:
@@ -72,12 +85,10 @@ class ParkedTask:
             if current is not None:
                 _enter_task(loop, current)
 
-    def go_on(self, rest: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def go_on(self, rest: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run the rest of what was begun. The task ends with it."""
         self._rest = rest
-        self.task.set_name(name)
-        if not self._place.done():
-            self._place.set_result(None)
+        self._place.cancel()
         return self.task
 
     async def _run(self) -> None:
@@ -87,7 +98,7 @@ class ParkedTask:
         except asyncio.CancelledError as error:
             if self._rest is None:
                 raise
-            self.task.uncancel()
             self.task.cancel(*error.args)  # it meets what the rest waits for
+            self.task.uncancel()
         if self._rest is not None:
             await self._rest

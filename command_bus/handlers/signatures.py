@@ -238,14 +238,14 @@ def _is_durable(parameter: inspect.Parameter, names: dict[str, Any]) -> bool:
 def _check_reply(function: Any, body: Any, returned: Any, message_type: type[Message[Any]]) -> Runs:
     """Check the return annotation against the reply; return whether the handler runs on the loop or in a thread."""
     runs: Runs = "thread"
-    if inspect.iscoroutinefunction(body):
+    if getattr(getattr(body, "__code__", None), "co_flags", 0) & inspect.CO_COROUTINE:
         runs = "loop"
     elif any(inspect.iscoroutinefunction(layer) for layer in layers(function)):
         runs = "either"
     else:
         origin = get_origin(returned) or returned
         if isinstance(origin, type) and issubclass(origin, Awaitable):
-            runs, returned = "loop", (get_args(returned) or (Any,))[-1]
+            runs, returned = "either", (get_args(returned) or (Any,))[-1]
     reply = message_type.spec().reply
     if not fits(returned, reply):
         raise RegistrationError(

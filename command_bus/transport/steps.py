@@ -104,6 +104,11 @@ class Lease:
     is_unused: bool = False
 
     @property
+    def task_name(self) -> str:
+        """The name of the task in which its commands run."""
+        return f"command_bus.run {self.mailbox}"
+
+    @property
     def may_have_places(self) -> bool:
         """Whether limits may have given it places; who asked them is not told."""
         return self.has_place or self.is_limited

@@ -44,16 +44,21 @@ class Driven(Generic[T]):
         awaited: What it waits for, if it was begun.
     """
 
-    __slots__ = ("_awaited", "_call", "_work")
+    __slots__ = ("_awaited", "_blocks", "_call", "_work")
 
     def __init__(self, call: Callable[..., Any], work: Coroutine[Any, Any, T], awaited: Any = _NOT_BEGUN) -> None:
         self._call, self._work, self._awaited = call, work, awaited
+        self._blocks = getattr(awaited, "_asyncio_future_blocking", False)
+        if self._blocks:
+            awaited._asyncio_future_blocking = False  # noqa: SLF001 - others may await the same future before this does
 
     def __await__(self) -> Generator[Any, Any, T]:
         call, work, awaited = self._call, self._work, self._awaited
         try:
             if awaited is _NOT_BEGUN:
                 awaited = call(work.send, None)
+            elif self._blocks:
+                awaited._asyncio_future_blocking = True  # noqa: SLF001 - as it was
             while True:
                 try:
                     value = yield awaited
@@ -61,9 +66,11 @@ class Driven(Generic[T]):
                     call(work.close)
                     raise
                 except BaseException as error:  # noqa: BLE001 - a cancellation mostly
-                    awaited = call(work.throw, error)
+                    thrown = [error]
                 else:
                     awaited = call(work.send, value)
+                    continue
+                awaited = call(work.throw, thrown.pop())  # out here, where nothing is being handled; and no frame keeps the error
         except StopIteration as end:
             result: T = end.value
             return result

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from command_bus.clock import mono
 from command_bus.serialization.limits import printable
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.transport.ports.worker import Over, Steps, WorkerSide
+from command_bus.transport.ports.worker import Over, Run, Steps, WorkerSide
 from command_bus.transport.steps import (
     GIVE_BACK_UNCOUNTED,
     Answer,
@@ -28,7 +29,7 @@ from command_bus.transport.steps import (
     StepFailed,
     Take,
 )
-from command_bus.worker.contexts import Driven
+from command_bus.worker.contexts import Begun, Driven
 from command_bus.worker.lifecycle import Execute
 from command_bus.worker.limits import LimitKeys
 
@@ -76,31 +77,27 @@ class EntityRun:
     state: WorkerState
     keys: LimitKeys
 
-    def begin(self, lease: Lease, task: asyncio.Task[Any], over: Over) -> Coroutine[Any, Any, None] | None:
+    def begin(self, lease: Lease, task: asyncio.Task[Any], over: Over) -> Run | asyncio.Future[Answer]:
         """Run a command that was started with its delivery, in the current task, as far as it gets without waiting.
 
         Returns:
-            What does the rest if it is awaited; None if nothing is left to do in this task: then `over` is called.
+            What does the rest; or the answer to its step if nothing is left to do in this task: then `over` is called.
         """
         if lease.begun is None or self.state.leaving:
-            return self.run(lease)
+            return self.run
+        task.set_name(lease.task_name)
         step = self.execute(lease, lease.begun, task)
         lease.begun = None
-        if isinstance(step, Driven):
-            return self.run(lease, self._settled(lease, step))
-        if step is None:
-            over(lease, None)
-            return None
-        asked = self._asked_for(lease, step)
+        asked = None if step is None or isinstance(step, Driven) else self._asked_for(lease, step)
         if not isinstance(asked, asyncio.Future):
-            return self.run(lease, self._settled(lease, step, asked))
+            return partial(self.run, begun=step, asked=asked)
 
         def answered(answer: asyncio.Future[Answer]) -> None:
-            is_over = not answer.cancelled() and answer.exception() is None and type(answer.result()) in _ENDS
-            over(lease, None if is_over else self.run(lease, self._settled(lease, step, answer)))
+            is_over = answer.cancelled() or (answer.exception() is None and type(answer.result()) in _ENDS)
+            over(lease, answer, None if is_over else partial(self.run, begun=step, asked=answer))
 
         asked.add_done_callback(answered)
-        return None
+        return asked
 
     def _asked_for(self, lease: Lease, step: Step) -> Awaitable[Answer]:
         """Settle the first command."""
@@ -108,28 +105,26 @@ class EntityRun:
             step.follow = self._follow(lease.shard, 1, mono())
         return self.steps.advance(lease, step)
 
-    async def _settled(
-        self, lease: Lease, begun: Step | Driven[Step | None], asked: Awaitable[Answer] | None = None
-    ) -> Answer | None:
-        """Return the answer to the step of a command that was begun; None if there is no step."""
+    async def _advance(self, lease: Lease, begun: Begun, asked: Awaitable[Answer] | None = None) -> Answer | None:
+        """Return the answer to a step, or to that of a command that was begun; None if there is no step."""
         step = await begun if isinstance(begun, Driven) else begun
         if step is None:
             return None
         answer = await (asked or self._asked_for(lease, step))
         return await self._repaired(lease, step, answer) if type(answer) is StepFailed else answer
 
-    async def run(self, lease: Lease, first: Awaitable[Answer | None] | None = None) -> None:
+    async def run(self, lease: Lease, begun: Begun = _TAKE, asked: Awaitable[Answer] | None = None) -> None:
         """Run the mailbox's commands in order.
 
         Args:
             lease: Under which they run.
-            first: Gives the answer to the step of the first, if it was begun.
+            begun: The first, if it was begun.
+            asked: The answer to its step, if that was asked for.
         """
         answer: Answer | None = None
         try:
             task: Any = asyncio.current_task()
-            name = task.get_name()
-            answer = await (first or self._advance(lease, _TAKE))
+            answer = await self._advance(lease, begun, asked)
             began, commands = mono(), 0
             while True:
                 while type(answer) is Started:
@@ -137,9 +132,9 @@ class EntityRun:
                         lease.is_unused = not lease.is_limited
                         answer = await self._advance(lease, GIVE_BACK_UNCOUNTED)
                         return
+                    task.set_name(lease.task_name)  # the handler before may have given it another
                     begun = self.execute(lease, answer, task)
                     step = await begun if isinstance(begun, Driven) else begun
-                    task.set_name(name)  # a handler may have given it another
                     if step is None:
                         return
                     commands += 1
@@ -155,7 +150,7 @@ class EntityRun:
             if lease.is_limited and answer is not None and type(answer) is not Started:  # else it is taken over, with its places
                 self.side.over(lease)
 
-    async def _asked(self, lease: Lease, asked: LimitQuestion, *, must_yield: bool) -> Answer:
+    async def _asked(self, lease: Lease, asked: LimitQuestion, *, must_yield: bool) -> Answer | None:
         if self.state.leaving:
             return await self._advance(lease, GIVE_BACK_UNCOUNTED)
         return await self.side.admit(lease, asked, self.keys.keyed(asked), must_yield=must_yield)
@@ -170,10 +165,6 @@ class EntityRun:
         if commands < self.settings.quantum and mono() - began <= self.settings.quantum_time:
             return "stay"
         return "leave" if self.side.slots.another_waits(shard) else "yield"
-
-    async def _advance(self, lease: Lease, step: Step) -> Answer:
-        answer = await self.steps.advance(lease, step)
-        return await self._repaired(lease, step, answer) if type(answer) is StepFailed else answer
 
     async def _repaired(self, lease: Lease, step: Step, answer: Answer) -> Answer:
         """Repeat a step that fails because a key of the entity has another type, until an operator has repaired it. Nothing is lost."""

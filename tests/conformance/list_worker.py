@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from typing import Any
 
 from command_bus.transport.ports.worker import Begin, Decide, Run, WorkerSideOptions
 from command_bus.transport.slots import Slots
@@ -107,12 +108,12 @@ class ListConsumer:
     def __init__(self, side: ListWorkerSide, run: Run) -> None:
         self._side = side
         self._run = run
-        self._tasks: dict[asyncio.Task[None], str] = {}
+        self._tasks: dict[asyncio.Future[Any], str] = {}
         self._reader: asyncio.Task[None] | None = None
         self.reads = True
 
     @property
-    def running(self) -> dict[asyncio.Task[None], str]:
+    def running(self) -> dict[asyncio.Future[Any], str]:
         return dict(self._tasks)
 
     def start(self) -> None:

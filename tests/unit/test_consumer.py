@@ -46,7 +46,7 @@ async def test_what_is_handed_back_does_not_run() -> None:
         line=LineUse(),
         limits=KnownLimits(keys.shards[0]),
         run=run,
-        begin=lambda lease, task, over: run(lease),
+        begin=lambda lease, task, over: run,
         wake=lambda _: None,
         settle=settle,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import Task
+from asyncio import Future, Task
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,12 +16,12 @@ from command_bus.transport.steps import Answer, Cancellation, Lease, LimitQuesti
 Run = Callable[[Lease], Coroutine[Any, Any, None]]
 """Runs the commands of a mailbox under a lease, until the lease is released."""
 
-Over = Callable[[Lease, Coroutine[Any, Any, None] | None], None]
-"""Is told of a mailbox without a task that its lease is released, or what runs it further in one."""
+Over = Callable[[Lease, "Future[Answer]", Run | None], None]
+"""Is told of a mailbox without a task that its step is answered: its lease is released, or this runs it further in a task."""
 
-Begin = Callable[[Lease, "Task[Any]", Over], Coroutine[Any, Any, None] | None]
-"""Runs a command that was started with its delivery, in the current task, as far as it gets without waiting. Returns what does the rest; or None:
-nothing is left to do in this task, and `Over` is told."""
+Begin = Callable[[Lease, "Task[Any]", Over], "Run | Future[Answer]"]
+"""Runs a command that was started with its delivery, in the current task, as far as it gets without waiting. Returns what does the rest in it, or
+the answer to the step that settles the command: then nothing is left to do in this task, and `Over` is told."""
 
 Decide = Callable[[Started, str], Step | None]
 """Decides what to do with a command that was interrupted, and for what reason; None leaves it to another worker."""
@@ -74,8 +74,8 @@ class Consumer(Protocol):
         ...
 
     @property
-    def running(self) -> Mapping[Task[None], str]:
-        """The tasks that hold a mailbox, each with that mailbox; at this moment."""
+    def running(self) -> Mapping[Future[Any], str]:
+        """The tasks that hold a mailbox, and the answers for which one without a task waits, each with that mailbox; at this moment."""
         ...
 
     @property

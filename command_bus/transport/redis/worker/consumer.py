@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -371,7 +371,7 @@ class ConsumerLoop(Consumer):
 
     def __post_init__(self) -> None:
         self._readers: list[Reader] = []
-        self._running: dict[asyncio.Task[None], str] = {}  # mailboxes
+        self._running: dict[asyncio.Future[Any], Lease] = {}
         self._giving_back: set[asyncio.Task[None]] = set()
         self._returning: set[tuple[int, str]] = set()
         self._parked: ParkedTask | None = None
@@ -387,8 +387,8 @@ class ConsumerLoop(Consumer):
         await asyncio.gather(*(reader.stop() for reader in self._readers))
 
     @property
-    def running(self) -> dict[asyncio.Task[None], str]:
-        return dict(self._running)
+    def running(self) -> dict[asyncio.Future[Any], str]:
+        return {each: lease.mailbox for each, lease in self._running.items()}
 
     def cancel(self) -> None:
         """Cancel what runs. A step that was asked for still leaves."""
@@ -448,36 +448,38 @@ class ConsumerLoop(Consumer):
             lease.record = each.record
             (others if lease.begun is None else lone).append(lease)
         if lone:
-            if self._parked is None or not self._parked.is_free:
+            if self._parked is None or self._parked.is_over:
                 self._parked = ParkedTask()
             others += self._parked.begin(partial(self._begin, lone, self._parked))
         for lease in others:
-            self._run_in_task(lease)
+            self._run_in_task(lease, self.run)
 
     def _begin(self, leases: list[Lease], parked: ParkedTask) -> list[Lease]:
         """Begin lone commands until one waits, which goes on in the parked task; return those that were not begun."""
-        if not parked.is_free:
+        if not parked.may_begin():
             return leases
         for number, lease in enumerate(leases, 1):
             rest = self.begin(lease, parked.task, self._over)
-            if rest is not None:
-                self._note(parked.go_on(self._run_held(lease, rest), _name(lease)), lease)
-                return leases[number:]
-            if not parked.is_free:
+            if isinstance(rest, asyncio.Future):
+                self._running[rest] = lease
+            else:
+                self._note(parked.go_on(rest(lease)), lease)
+            if not parked.may_begin():
                 return leases[number:]
         return []
 
-    def _run_in_task(self, lease: Lease, rest: Coroutine[Any, Any, None] | None = None) -> None:
-        self._note(asyncio.get_running_loop().create_task(self._run_held(lease, rest), name=_name(lease)), lease)
+    def _run_in_task(self, lease: Lease, run: Run) -> None:
+        self._note(asyncio.get_running_loop().create_task(run(lease), name=lease.task_name), lease)
 
     def _note(self, task: asyncio.Task[None], lease: Lease) -> None:
-        self._running[task] = lease.mailbox
+        self._running[task] = lease
         task.add_done_callback(self._finished)
 
-    def _over(self, lease: Lease, rest: Coroutine[Any, Any, None] | None) -> None:
+    def _over(self, lease: Lease, answer: asyncio.Future[Answer], run: Run | None) -> None:
         """Let a mailbox go that had no task; or go on with it in one."""
-        if rest is not None:
-            self._run_in_task(lease, rest)
+        del self._running[answer]
+        if run is not None:
+            self._run_in_task(lease, run)
         else:
             self._drop(lease)
 
@@ -494,20 +496,12 @@ class ConsumerLoop(Consumer):
         finally:
             self._returning.discard((lease.shard, lease.activation))
 
-    async def _run_held(self, lease: Lease, rest: Coroutine[Any, Any, None] | None) -> None:
-        try:
-            await (rest or self.run(lease))
-        finally:
-            self._drop(lease)
-
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._running.pop(task, None)
+        lease = self._running.pop(task, None)
+        if lease is not None:
+            self._drop(lease)
         self._giving_back.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error(
                 "%s failed unexpectedly; its entity is taken over when its lease ends", printable(task.get_name()), exc_info=error
             )
-
-
-def _name(lease: Lease) -> str:
-    return f"command_bus.run {lease.mailbox}"
