@@ -58,6 +58,13 @@ FENCING = (
         f"{_USUAL}::test_the_marks_and_replies_of_several_in_one_request",
     ),
     Mutant(
+        "a usual step yields to nobody",
+        f"{_LUA}/advance/2a_usual.lua",
+        "is_done = not does_another_wait()",
+        "is_done = true",
+        f"{_USUAL}::test_who_yields_goes_the_short_way_as_long_as_nobody_waits",
+    ),
+    Mutant(
         "a usual step beside another one of its attempt",
         f"{_LUA}/advance/2a_usual.lua",
         " and records[name] == nil\n",

@@ -342,6 +342,25 @@ async def test_a_worker_may_be_called_as_formats_are(harness: TransportHarness) 
         assert record.holder == lease.holder
 
 
+@leaves
+async def test_who_yields_goes_the_short_way_as_long_as_nobody_waits(
+    harness: TransportHarness, worker: ManualWorker, what_is_left: Settlement
+) -> None:
+    lease = await begun(harness, worker, BOX)
+    yields = Done(what_is_left, "yield")
+    assert goes_short(worker, lease, yields)
+    answer = await worker.do(lease, yields)
+    assert isinstance(answer, Started)
+    assert answer.envelope == b"c2"
+    await put(harness, "box:other", "c1")
+    assert goes_short(worker, lease, yields)
+    assert await worker.do(lease, yields) == Released("yield")
+    assert await harness.waiting(BOX) == [b"c3", b"c4"]
+    assert (await harness.counters())["settled"] == 2
+    assert worker.batches._usual_from == 0, "that one was left says nothing of others"
+    assert [each.mailbox for each in await harness.worker("w2").read()] == ["box:other", BOX]
+
+
 async def test_the_marks_and_replies_of_several_in_one_request(harness: TransportHarness, worker: ManualWorker) -> None:
     """Each is written for its own command, also beside those that leave nothing and those that are left for the long way."""
     boxes = [f"box:{number}" for number in range(8)]
@@ -359,7 +378,7 @@ async def test_the_marks_and_replies_of_several_in_one_request(harness: Transpor
 
 async def test_what_is_not_usual_goes_the_long_way(harness: TransportHarness, worker: ManualWorker) -> None:
     lease = await begun(harness, worker, BOX)
-    for step in (Done(NO_SETTLEMENT, "leave"), Done(NO_SETTLEMENT, "yield"), Done(NO_SETTLEMENT, status="rejected")):
+    for step in (Done(NO_SETTLEMENT, "leave"), Done(NO_SETTLEMENT, status="rejected")):
         assert not goes_short(worker, lease, step)
     await worker.do(lease, GiveBack(counts=True))
     again, started = await worker.start()

@@ -224,7 +224,11 @@ class _Shard(WorkerLine[_Waiting]):
             if type(step) is Done and (change := _usual_change(lease, step)):
                 usual.append(item)
                 becoming.append(change)
-                letters.append("" if step.left is NO_SETTLEMENT else encode_left(self._space, lease, step.left, names, left, []))
+                letters.append(
+                    encode_left(self._space, lease, step.left, names, left, []) if step.left is not NO_SETTLEMENT else ""
+                )
+                if step.follow == "yield" and lease.ahead:
+                    letters[-1] = "y" + letters[-1]
             else:
                 others.append(item)
         batch = self._full(others, limits, line)
@@ -233,7 +237,7 @@ class _Shard(WorkerLine[_Waiting]):
             batch.args += [lease.mailbox for lease, _, _ in usual]
             batch.args += [lease.record for lease, _, _ in usual]
             batch.args += becoming
-            if left:
+            if any(letters):
                 batch.args += letters + left
                 batch.keys += names
             batch.items = others + usual
@@ -303,7 +307,7 @@ class _Shard(WorkerLine[_Waiting]):
         """Hand out what came of the usual steps: of those that were started, each has the fence behind that of the last."""
         first, _, marks = answer.partition(b"|")
         fence, now_ms = int(first), int(now)
-        if _DONE not in marks:
+        if _DONE not in marks and not any(type(step) is Done and step.follow == "yield" for _, step, _ in items):
             self._usual_from = mono() + _UNUSUAL
         for item, mark in zip(items, marks, strict=True):
             lease, _, waiting = item
@@ -337,7 +341,7 @@ def _usual_change(lease: Lease, step: Done) -> str:
         return ""
     if not lease.ahead:
         return lease.activation if lease.record[0] == LONE_HELD else ""
-    if step.follow != "stay":
+    if step.follow == "leave":
         return ""
     return held_record(HELD, lease.activation, attempt_id("%s", lease.ahead[-1][0]), "1", "%s", lease.holder.replace("%", "%%"))
 

@@ -91,9 +91,9 @@ local group, owner, reply_ttl, prefix, count, ahead =
   ARGV[1], ARGV[2], ARGV[3], math.abs(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local call, try, byte, sub, find, format =
   redis.call, redis.pcall, string.byte, string.sub, string.find, string.format
-local HELD, HELD_AND_CHANGED, LONE, LONE_HELD, GRANTED, BELOW_ZERO =
+local HELD, HELD_AND_CHANGED, LONE, LONE_HELD, GRANTED, BELOW_ZERO, YIELD =
   byte(STATE.HELD), byte(STATE.HELD_AND_CHANGED), byte(STATE.LONE), byte(STATE.LONE_HELD), byte('+'),
-  byte('-')
+  byte('-'), byte(FOLLOW.YIELD)
 local AHEAD_BYTES = 65536  -- of the commands of one mailbox in an answer
 
 pass_memory_limit(ready, group)

@@ -23,6 +23,16 @@ local queue_up = line and call('EXISTS', line) == 1
   and open_line(ready, active, line, KEYS[key + 2], KEYS[key + 3])
 local next_fence, keep_fence = fences_of(fence_key, time)
 
+-- Return whether another mailbox of this shard waits for a worker.
+local others_wait = nil
+local function does_another_wait()
+  if others_wait == nil then
+    local pending = try('XPENDING', ready, group)  -- the group may be gone: then no worker reads
+    others_wait = not pending.err and call('XLEN', ready) > tonumber(pending[1])
+  end
+  return others_wait
+end
+
 local settling = {
   [VERB.COMPLETE] = true, [VERB.REJECT] = true, [VERB.EXPIRE] = true, [VERB.BURY] = true,
   [VERB.CANCEL] = true,

@@ -5,9 +5,9 @@
 --
 -- The arguments are their number; names of mailboxes; their expected records; what they become: the format of
 -- a record, for the fence and the time of the start, or the activation that ends with a lone command. Then,
--- if any leaves something, for each which letters it has, and what those have as in 1_steps.lua; the keys
--- stand behind those of the other steps. What comes of the usual steps is the first fence of those that were
--- started, and behind '|' a '+' for each that was done, or '?'.
+-- if any has letters, those of each, y first, and what they have as in 1_steps.lua; the keys stand behind
+-- those of the other steps. What comes of the usual steps is the first fence of those that were started, and
+-- behind '|' a '+' for each that was done, or '?'.
 
 local kept, closed, usual = {active}, {active}, nil
 
@@ -19,6 +19,7 @@ if usual_count > 0 then
     local record, name, letters = found[i], ARGV[arg + i], ARGV[leaves + i] or ''
     local is_done = record == ARGV[expected + i] and records[name] == nil
     if letters ~= '' then
+      if is_done and byte(letters) == YIELD then is_done = not does_another_wait() end
       if find(letters, LEFT.MARK, 1, true) then
         key, left = key + 1, left + 2
         if is_done then

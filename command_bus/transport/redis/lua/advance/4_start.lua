@@ -1,6 +1,6 @@
 -- How a step begins: what stands next in its mailbox, and whether another waits.
 
-local events, letter_id, others_wait = {}, nil, nil
+local events, letter_id = {}, nil
 
 local function note_event(...) events[#events + 1] = {...} end
 
@@ -40,12 +40,7 @@ local function body_of(box, fields)
 end
 
 local function another_waits(name)
-  if limits and is_place_wanted(name) then return true end
-  if others_wait == nil then
-    local pending = try('XPENDING', ready, group)  -- the group may be gone: then no worker reads
-    others_wait = not pending.err and call('XLEN', ready) > tonumber(pending[1])
-  end
-  return others_wait
+  return limits and is_place_wanted(name) or does_another_wait()
 end
 
 -- Remove what is settled: all before the first command that is not. Raises if this user may not: then the
