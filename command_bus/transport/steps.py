@@ -252,6 +252,9 @@ class Take:
     granted: str = ""
 
 
+TAKE: Final = Take()
+
+
 @dataclass(slots=True, frozen=True)
 class Refused:
     """A limit refused the command of a `LimitQuestion`: its entity waits."""

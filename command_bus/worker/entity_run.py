@@ -16,6 +16,7 @@ from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.ports.worker import Over, Run, Steps, WorkerSide
 from command_bus.transport.steps import (
     GIVE_BACK_UNCOUNTED,
+    TAKE,
     Answer,
     DeadLetterStep,
     Done,
@@ -27,14 +28,12 @@ from command_bus.transport.steps import (
     Started,
     Step,
     StepFailed,
-    Take,
 )
 from command_bus.worker.contexts import Begun, Driven
 from command_bus.worker.lifecycle import Execute
 from command_bus.worker.limits import LimitKeys
 
 _log = logging.getLogger("command_bus.worker")
-_TAKE = Take()
 _ENDS = (Released, LeaseLost)
 _BROKEN_PAUSE = 1.0
 
@@ -113,7 +112,7 @@ class EntityRun:
         answer = await (asked or self._asked_for(lease, step))
         return await self._repaired(lease, step, answer) if type(answer) is StepFailed else answer
 
-    async def run(self, lease: Lease, begun: Begun = _TAKE, asked: Awaitable[Answer] | None = None) -> None:
+    async def run(self, lease: Lease, begun: Begun = TAKE, asked: Awaitable[Answer] | None = None) -> None:
         """Run the mailbox's commands in order.
 
         Args:

@@ -77,10 +77,15 @@ def _set(answer: asyncio.Future[Answer], result: Answer) -> None:
 class Way:
     """A worker's parts, fed by hand.
 
+    Attributes:
+        takes: Whether what is begun at once was not started with its delivery, but is taken.
+
     Args:
         handler: Handles `Do`.
         shards: How many there are.
     """
+
+    takes = False
 
     def __init__(self, handler: Callable[[Do], Any], shards: int = 1) -> None:
         registry, settings, keys = HandlerRegistry(), BusSettings(url="redis://none"), KeySpace("n", shards)
@@ -96,17 +101,24 @@ class Way:
         self.consumer = ConsumerLoop(
             none, keys, "w", self.slots, leases, self.steps, LineUse(), limits, runs.run, runs.begin, lambda _: None, none
         )
+        self._take = self.consumer.take
         self._number = 0
+
+    def _in_a_task(self, lease: Lease) -> None:
+        self.consumer.run_in_task(lease, self.consumer.run)
 
     async def arrive(self, *boxes: str, short: bool = True, shard: int = 0) -> None:
         """Deliver a command to each of these boxes, at once: started with the delivery, or not."""
+        self.consumer.take = self._take if short else self._in_a_task  # type: ignore[method-assign]
         ask = await self.slots.ask(shard, len(boxes))
         deliveries: list[Delivery] = []
         for box in boxes:
             self._number += 1
-            begun = started(box) if short else None
+            begun = started(box) if short and not self.takes else None
             deliveries.append(Delivery(f"{self._number}-0", f"box:{box}", f"w#f{self._number}", "7|1-0", begun))
         self.consumer.arrived(shard, ask, deliveries, None)
+        if short and self.takes:
+            await asyncio.sleep(0)  # the takes are answered
 
     async def idle(self) -> None:
         """Wait until nothing is held."""

@@ -12,7 +12,7 @@ from command_bus.transport.redis.worker.consumer import ConsumerLoop, Delivery
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse
 from command_bus.transport.slots import Slots
-from command_bus.transport.steps import Answer, GiveBack, Lease, Released, Step
+from command_bus.transport.steps import TAKE, Answer, GiveBack, Lease, Released, Step, StepFailed
 
 
 class NoServer:
@@ -20,17 +20,17 @@ class NoServer:
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, Step]] = []
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.answers: dict[str, asyncio.Future[Answer]] = {}
 
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
         self.steps.append((lease.mailbox, step))
-        return self.answer
+        return self.answers.setdefault(lease.mailbox, asyncio.get_running_loop().create_future())
 
 
 async def test_what_is_handed_back_does_not_run() -> None:
     steps, release, keys = NoServer(), asyncio.Event(), KeySpace("n", 1)
 
-    async def run(lease: Lease) -> None:
+    async def run(lease: Lease, asked: Any = None) -> None:
         await release.wait()
 
     async def settle(shard: int, activations: list[tuple[str, str]]) -> None: ...
@@ -54,11 +54,14 @@ async def test_what_is_handed_back_does_not_run() -> None:
     consumer.arrived(0, ask, [Delivery("1-0", "box:a", has_place=True), Delivery("2-0", "box:b")], None)
     assert list(consumer.running.values()) == ["box:a"]
     assert [lease.has_place for lease in consumer.leases.of_shard(0)] == [True]
-    assert steps.steps == [("box:b", GiveBack(counts=False))], "it is asked for at once"
+    assert steps.steps == [("box:a", TAKE), ("box:b", GiveBack(counts=False))], "it is asked for at once"
+    steps.answers["box:a"].set_result(StepFailed("it is no stream"))
+    await asyncio.sleep(0)
     (task,) = consumer.running
+    assert isinstance(task, asyncio.Task), "it waits until that is repaired"
     release.set()
     await task
     await asyncio.sleep(0)
     assert not consumer.running
-    steps.answer.set_result(Released("yield"))
+    steps.answers["box:b"].set_result(Released("yield"))
     await asyncio.sleep(0)

@@ -13,8 +13,8 @@ from command_bus.transport.ports.schedules import DueSchedules
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import Answer, Cancellation, Lease, LimitQuestion, Started, Step
 
-Run = Callable[[Lease], Coroutine[Any, Any, None]]
-"""Runs the commands of a mailbox under a lease, until the lease is released."""
+Run = Callable[..., Coroutine[Any, Any, None]]
+"""Runs the commands of a mailbox under a lease, until the lease is released; `asked` is the answer to a take, if that was sent."""
 
 Over = Callable[[Lease, "Future[Answer]", Run | None], None]
 """Is told of a mailbox without a task that its step is answered: its lease is released, or this runs it further in a task."""

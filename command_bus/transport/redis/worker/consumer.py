@@ -38,7 +38,7 @@ from command_bus.transport.redis.scripts import FETCH
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse
 from command_bus.transport.slots import Ask, Slots
-from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, Answer, Lease, Started, StepFailed
+from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, TAKE, Answer, Lease, LeaseLost, Released, Started, StepFailed
 
 BLOCK = 2.0
 _FIRST_FETCH = 8
@@ -440,19 +440,44 @@ class ConsumerLoop(Consumer):
         return [each.activation for each in deliveries if each.mailbox is None]
 
     def _hold_all(self, shard: int, deliveries: list[Delivery], read_at: float | None) -> None:
-        """Hold what was read. What was started with its delivery begins now, under the name of the parked task; the rest has tasks."""
-        lone, others = list[Lease](), list[Lease]()
+        """Hold what was read. What was started with its delivery begins now."""
+        lone: list[Lease] = []
         for each in deliveries:
             lease = self.leases.add(shard, each.mailbox or "", each.activation, holder=each.holder, read_at=read_at)
             lease.attempt_id, lease.begun, lease.has_place = each.attempt_id, each.started, each.has_place
             lease.record = each.record
-            (others if lease.begun is None else lone).append(lease)
+            if lease.begun is not None:
+                lone.append(lease)
+            else:
+                self.take(lease)
         if lone:
-            if self._parked is None or self._parked.is_over:
-                self._parked = ParkedTask()
-            others += self._parked.begin(partial(self._begin, lone, self._parked))
-        for lease in others:
-            self._run_in_task(lease, self.run)
+            self._begin_all(lone)
+
+    def take(self, lease: Lease) -> None:
+        """Ask for the first command of a mailbox, which begins in the turn in which the answer comes."""
+        asked = self.steps.advance(lease, TAKE)
+        if isinstance(asked, asyncio.Future):
+            self._running[asked] = lease
+            asked.add_done_callback(partial(self._taken, lease))
+        else:
+            self.run_in_task(lease, partial(self.run, asked=asked))
+
+    def _taken(self, lease: Lease, asked: asyncio.Future[Answer]) -> None:
+        answer = None if asked.cancelled() or asked.exception() is not None else asked.result()
+        if type(answer) is Started:
+            del self._running[asked]
+            lease.begun = answer
+            self._begin_all([lease])
+        else:
+            is_over = asked.cancelled() or type(answer) is Released or type(answer) is LeaseLost
+            self._over(lease, asked, None if is_over else partial(self.run, asked=asked))
+
+    def _begin_all(self, leases: list[Lease]) -> None:
+        """Begin what was started, under the name of the parked task."""
+        if self._parked is None or self._parked.is_over:
+            self._parked = ParkedTask()
+        for lease in self._parked.begin(partial(self._begin, leases, self._parked)):
+            self.run_in_task(lease, self.run)
 
     def _begin(self, leases: list[Lease], parked: ParkedTask) -> list[Lease]:
         """Begin lone commands until one waits, which goes on in the parked task; return those that were not begun."""
@@ -468,7 +493,8 @@ class ConsumerLoop(Consumer):
                 return leases[number:]
         return []
 
-    def _run_in_task(self, lease: Lease, run: Run) -> None:
+    def run_in_task(self, lease: Lease, run: Run) -> None:
+        """Run a mailbox in a task of its own."""
         self._note(asyncio.get_running_loop().create_task(run(lease), name=lease.task_name), lease)
 
     def _note(self, task: asyncio.Task[None], lease: Lease) -> None:
@@ -479,7 +505,7 @@ class ConsumerLoop(Consumer):
         """Let a mailbox go that had no task; or go on with it in one."""
         del self._running[answer]
         if run is not None:
-            self._run_in_task(lease, run)
+            self.run_in_task(lease, run)
         else:
             self._drop(lease)
 
