@@ -13,6 +13,7 @@ from tests.mutants.operating import OPERATING
 from tests.mutants.ordering import ORDERING
 from tests.mutants.recovery import RECOVERY
 from tests.mutants.settlement import SETTLEMENT
+from tests.mutants.short_way import SHORT_WAY
 
 MUTANTS = (
     *ORDERING,
@@ -23,4 +24,5 @@ MUTANTS = (
     *DURABLE,
     *LIMITS,
     *OPERATING,
+    *SHORT_WAY,
 )
