@@ -253,7 +253,7 @@ def run_tests(arguments: list[str]) -> None:
 def test_pythons(arguments: list[str]) -> None:
     """Run the tests of units on every other Python that is here, and those of one server on the newest; without Spark.
 
-    Versions among the arguments choose: `test-pythons 3.13`.
+    Versions among the arguments choose, and so do tests: `test-pythons 3.13 tests/unit`.
     """
     others = pythons.others()
     chosen = [version for version in others if version in arguments] or others
@@ -268,6 +268,8 @@ def test_pythons(arguments: list[str]) -> None:
     make_environments(found)
     newest = max(found, key=lambda version: [int(part) for part in version.split(".")], default="")
     folders = {version: ["tests/unit"] for version in found} | {newest: ["tests/unit", "tests/conformance"]}
+    if any(argument.startswith("tests/") for argument in arguments):
+        folders = {version: [] for version in found}
     failed = [version for version in found if not passes_on(version, [*folders[version], *arguments])]
     if failed:
         sys.exit(f"setup: the tests failed on Python {' and '.join(failed)}")

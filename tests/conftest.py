@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,8 +52,15 @@ OWN_SESSIONS = tuple(
 SPARK_SESSIONS = 2
 """Among which the other files of tests/spark are divided. With one, its process is busy when all others have ended."""
 
-# Their tests share what a fixture of the module makes, and the last change it.
+# The few tests on these go to one process each: together they are a dozen servers, which are never idle.
+SEVERAL = () if "COMMAND_BUS_TEST_SERVERS" in os.environ else ("sentinel", "cluster")
+
+# Their tests share what a fixture of the module makes: it is dear, or the last change it.
 ONE_STAGE = (
+    "tests/packaging/test_distributions.py",
+    "tests/packaging/test_integrations.py",
+    "tests/integration/test_cli_json.py",
+    "tests/integration/test_topologies.py",
     "tests/integration/test_operator_cli.py",
     "tests/integration/test_cli_mistakes.py",
     "tests/dashboard/",
@@ -105,10 +113,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(ONE_STAGE):
                 return nodeid.partition("::")[0]
+            if several := next((name for name in SEVERAL if f"[{name}" in nodeid or f"-{name}" in nodeid), None):
+                return several
             shared = nodeid.startswith("tests/spark/") and not nodeid.startswith(OWN_SESSIONS)
             return f"spark {zlib.crc32(nodeid.partition('::')[0].encode()) % SPARK_SESSIONS}" if shared else nodeid
 
     return Groups(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage meanwhile, nor ever look again at what stays: each process has thirty thousand tests, and is busy with them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

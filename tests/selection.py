@@ -14,6 +14,7 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -51,6 +52,7 @@ GROUPS = choices(os.environ.get("COMMAND_BUS_TEST_SERVERS", IN_TURN))
 SERVERS = [server for group in GROUPS for server in group if server != _NOWHERE]
 
 
+@cache  # each process of pytest-xdist asks a quarter of a million times
 def _is_here(server: str) -> bool:
     if server == "redis62":
         return REDIS_62.exists()

@@ -57,16 +57,21 @@ class Sandbox:
 
     async def clean(self) -> None:
         """Delete all keys of the namespace."""
-        for shard in range(_SHARDS):
+        for shard in self._shards():
             client = self.client(shard)
-            keys = [key async for key in client.scan_iter(f"{{{self.namespace}:{shard}}}*", count=1000)]
+            rest = f"{shard}}}*" if self.name == "cluster" else "*"  # one command deletes of one slot only
+            keys = [key async for key in client.scan_iter(f"{{{self.namespace}:{rest}", count=1000)]
             if keys:
                 await client.delete(*keys)
             await client.aclose()
 
+    def _shards(self) -> range:
+        """Return shards whose servers have all keys: but for a Cluster one has them."""
+        return range(_SHARDS if self.name == "cluster" else 1)
+
     async def _keys(self) -> set[bytes]:
         found: set[bytes] = set()
-        for shard in range(_SHARDS if self.name == "cluster" else 1):
+        for shard in self._shards():
             client = self.client(shard)
             found |= {key async for key in client.scan_iter(f"{{{self.namespace}:*", count=1000)}
             await client.aclose()

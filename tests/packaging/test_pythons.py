@@ -89,7 +89,9 @@ def test_a_machine_without_others_says_so_and_passes(
     )
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, places: Places, *, tests: str, made: str = "exit 0") -> list[str]:
+def _run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, places: Places, *given: str, tests: str, made: str = "exit 0"
+) -> list[str]:
     """Run `test-pythons` with an interpreter of 3.98 whose set-up and tests are these scripts; what was run."""
     log = tmp_path / "log"
     monkeypatch.setattr(pythons, "others", lambda: ["3.97", "3.98"])
@@ -99,7 +101,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, places: Places, *, tes
     )
     places.in_pyenv("3.98.1", f'[ "$1" = -c ] && echo 3.98 && exit 0\necho "$SETUP_VENV $2" >>{log}\n{made}')
     try:
-        setup.test_pythons(["-n", "4"])
+        setup.test_pythons([*given, "-n", "4"])
     finally:
         found = log.read_text().splitlines()
     return found
@@ -116,6 +118,11 @@ def test_each_gets_an_environment_of_its_own(monkeypatch: pytest.MonkeyPatch, tm
         f"{venv.name} setup",
         f"valkey {venv} -m pytest -q -m not slow -n {setup.PROCESSES} tests/unit tests/conformance -n 4",
     ]
+
+
+def test_tests_that_are_named_stand_for_the_usual_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, places: Places) -> None:
+    ran = _run(monkeypatch, tmp_path, places, "3.98", "tests/unit", tests="exit 0")[-1]
+    assert ran.endswith(f" -n {setup.PROCESSES} tests/unit -n 4")
 
 
 def test_tests_that_fail_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, places: Places) -> None:
