@@ -31,7 +31,7 @@ HUGE = {
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(anything(SEEDS))
 def test_any_bytes(name: str, data: bytes) -> None:
     with Comparisons() as comparisons:

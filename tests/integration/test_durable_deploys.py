@@ -113,7 +113,14 @@ async def let_go(bus: CommandBus) -> None:
 
 
 @pytest.mark.promise("Releases finish each other's commands")
-@pytest.mark.parametrize(("release", "steps"), [("longer", {"t"}), ("shorter", set[str]()), ("swapped", set[str]())])
+@pytest.mark.parametrize(
+    ("release", "steps"),
+    [
+        ("longer", {"t"}),
+        pytest.param("shorter", set[str](), marks=pytest.mark.slow),
+        pytest.param("swapped", set[str](), marks=pytest.mark.slow),
+    ],
+)
 async def test_two_releases_that_fit_finish_each_other_s_orders(deployment: Deployment, release: str, steps: set[str]) -> None:
     both, over = ("first", release), asyncio.Event()
     async with CommandBus(deployment.url, namespace=deployment.namespace, lease=LEASE) as bus:

@@ -52,7 +52,7 @@ def _assert_sound(history: History) -> None:
     ("live", "lines"),
     [
         pytest.param(False, 5, marks=pytest.mark.slow),
-        pytest.param(False, 1000),
+        pytest.param(False, 1000, marks=pytest.mark.slow),
         pytest.param(True, 5),
         pytest.param(True, 1000, marks=pytest.mark.slow),
     ],

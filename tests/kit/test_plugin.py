@@ -66,14 +66,17 @@ def _pytest(tmp_path: Path, *options: str, source: str) -> subprocess.CompletedP
 @pytest.mark.parametrize(
     ("options", "mark"),
     [
-        ((*_SCOPE, "-o", "asyncio_mode=strict"), "@pytest.mark.asyncio"),
-        ((*_SCOPE, "-o", "asyncio_mode=auto"), ""),
-        (("-p", "no:asyncio", "-k", "asyncio or without"), "@pytest.mark.anyio"),
-        ((*_SCOPE, "-o", "asyncio_mode=strict"), ""),
-        ((*_SCOPE, "-o", "asyncio_mode=strict", "-p", "no:anyio"), ""),
-        ((*_SCOPE, "-k", "asyncio or without"), "@pytest.mark.anyio"),
+        pytest.param((*_SCOPE, "-o", "asyncio_mode=strict"), "@pytest.mark.asyncio", id="strict", marks=pytest.mark.slow),
+        pytest.param((*_SCOPE, "-o", "asyncio_mode=auto"), "", id="auto"),
+        pytest.param(("-p", "no:asyncio", "-k", "asyncio or without"), "@pytest.mark.anyio", id="anyio"),
+        pytest.param((*_SCOPE, "-o", "asyncio_mode=strict"), "", id="unmarked"),
+        pytest.param(
+            (*_SCOPE, "-o", "asyncio_mode=strict", "-p", "no:anyio"), "", id="unmarked without anyio", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            (*_SCOPE, "-k", "asyncio or without"), "@pytest.mark.anyio", id="anyio beside asyncio", marks=pytest.mark.slow
+        ),
     ],
-    ids=["strict", "auto", "anyio", "unmarked", "unmarked without anyio", "anyio beside asyncio"],
 )
 def test_every_way_of_running_async_tests(tmp_path: Path, options: tuple[str, ...], mark: str) -> None:
     if "anyio" in mark and importlib.util.find_spec("anyio") is None:

@@ -143,8 +143,15 @@ def test_nothing_on_the_way_through_the_program_shows_it() -> None:
 @pytest.mark.parametrize(
     "url", [f"redis://:{SECRET[:7]}/{SECRET[7:]}@host", f":{SECRET}@host", f"redis+sentinel://u:{SECRET}/x@h:1/m"]
 )
-@pytest.mark.parametrize("words", [("stats",), ("worker", "nowhere:bus")])
-@pytest.mark.parametrize("by_environment", [False, True])
+@pytest.mark.parametrize(
+    ("words", "by_environment"),
+    [
+        (("stats",), False),
+        pytest.param(("stats",), True, marks=pytest.mark.slow),
+        pytest.param(("worker", "nowhere:bus"), False, marks=pytest.mark.slow),
+        (("worker", "nowhere:bus"), True),
+    ],
+)
 def test_the_program_tells_nothing_of_it(url: str, words: tuple[str, ...], by_environment: bool) -> None:
     given_ = [] if by_environment else ["--url", url]
     environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT), **({"COMMAND_BUS_URL": url} if by_environment else {})}

@@ -33,7 +33,7 @@ from tests.tables.stored_values import ATTACKS, REFUSES, SOON, TOKEN, Mutation, 
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(240)]
 
-EACH, QUICK, PARTS, TOGETHER = 50, 10, 400, 5
+EACH, QUICK, PARTS, TOGETHER = 50, 4, 400, 5
 """Mutations of a part; parts of `make test`; all parts; mutations of a run: what it finds wrong is found again by one of them alone."""
 PATIENCE = 15.0
 EVERYTHING = "all attacks at once"
