@@ -129,7 +129,7 @@ async def work(given: argparse.Namespace) -> None:
 async def idle(given: argparse.Namespace) -> None:
     """Hold workers of one process ready, and say what they cost while nothing comes, and then while each command wakes one."""
     handled = Handled(0)
-    async with bus_of(given, registry=registry("noop", handled, [].append)) as bus, AsyncExitStack() as stack:
+    async with bus_of(given, registry=registry("noop", handled, list[float]().append)) as bus, AsyncExitStack() as stack:
         for _ in range(given.workers):
             await stack.enter_async_context(bus.worker(concurrency=given.concurrency))
         collect_rarely()
