@@ -1,4 +1,4 @@
-"""Random small handlers: begun at once under another task's name, as their entity's task, and as a plain task, each sees and does the same."""
+"""Random small handlers: begun at once under another task's name, in their entity's task, and as a plain task, each sees and does the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER: Program = ((Runner.set,), (Runner.pause,), (Runner.round,), (Runner.wait,
 
 @dataclass
 class Ran:
-    """What came of a program.
+    """The end of a program, and what it saw.
 
     Attributes:
         saw: What it saw; of itself, and of the others.
@@ -87,9 +87,10 @@ async def plainly(program: Program) -> Ran:
     return boxes.ran
 
 
-async def in_tasks(program: Program, *, short: bool) -> Ran:
+async def worked(program: Program, *, short: bool, takes: bool = False) -> Ran:
     boxes = Boxes(program)
     async with way(boxes.handle) as found:
+        found.takes = takes
         await found.arrive("a", "b", short=short)
         while "a" not in found.steps.steps:
             await asyncio.sleep(0.001)
@@ -111,18 +112,20 @@ async def _idle(found: Way) -> None:
 @example(program=((Runner.cancel,),))
 @example(program=((Runner.share,), (Runner.keep,)))
 @example(program=((Runner.catch, ((Runner.cancel,), (Runner.uncancel,), (Runner.pause,))), (Runner.pause,)))
-@settings(max_examples=80)
+@settings(max_examples=60)
 def test_a_handler_sees_and_does_the_same_whichever_way_it_runs(program: Program) -> None:
     expected = asyncio.run(plainly(program))
-    usual, short = asyncio.run(in_tasks(program, short=False)), asyncio.run(in_tasks(program, short=True))
+    usual = asyncio.run(worked(program, short=False))
     assert usual.saw == expected.saw
-    assert short.saw == expected.saw
-    assert short.step == usual.step
-    assert short.faults == usual.faults == expected.faults
+    for takes in (False, True):
+        short = asyncio.run(worked(program, short=True, takes=takes))
+        assert short.saw == expected.saw
+        assert short.step == usual.step
+        assert short.faults == usual.faults == expected.faults
 
 
 def test_whatever_is_raised_at_once_is_the_same() -> None:
     for kind in ERRORS:
         program: Program = ((Runner.fail, kind),)
-        usual, short = asyncio.run(in_tasks(program, short=False)), asyncio.run(in_tasks(program, short=True))
+        usual, short = asyncio.run(worked(program, short=False)), asyncio.run(worked(program, short=True))
         assert (short.saw, short.step) == (usual.saw, usual.step)
