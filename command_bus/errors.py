@@ -7,9 +7,11 @@ attributes and survives pickling, because Spark and process pools send errors be
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 
+@dataclass(eq=False, repr=False)
 class CommandBusError(Exception):
     """The root: `except CommandBusError` catches all that this library raises on purpose.
 
@@ -19,12 +21,12 @@ class CommandBusError(Exception):
         message: What happened and what to do about it.
     """
 
-    code: str = "command_bus_error"
+    message: str = ""
+    code = "command_bus_error"
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
 
 
 class InvalidCommand(CommandBusError, ValueError):
@@ -33,15 +35,15 @@ class InvalidCommand(CommandBusError, ValueError):
     code = "invalid_command"
 
 
+@dataclass(eq=False, repr=False)
 class PayloadTooLarge(InvalidCommand):
     """The encoded command is larger than `max_payload`; nothing was sent."""
 
     code = "payload_too_large"
 
-    def __init__(self, message: str = "", *, size: int = 0, limit: int = 0) -> None:
-        super().__init__(message)
-        self.size = size
-        self.limit = limit
+    _: KW_ONLY
+    size: int = 0
+    limit: int = 0
 
 
 class InvalidSettings(CommandBusError, ValueError):
@@ -50,6 +52,7 @@ class InvalidSettings(CommandBusError, ValueError):
     code = "invalid_settings"
 
 
+@dataclass(eq=False, repr=False)
 class TooManyEntityTypes(InvalidSettings):
     """The namespace has as many entity types as `max_entity_types` lets it have, and this one is new. Nothing was sent.
 
@@ -61,9 +64,8 @@ class TooManyEntityTypes(InvalidSettings):
 
     code = "too_many_entity_types"
 
-    def __init__(self, message: str = "", *, limit: int = 0) -> None:
-        super().__init__(message)
-        self.limit = limit
+    _: KW_ONLY
+    limit: int = 0
 
 
 class RegistrationError(CommandBusError, TypeError):
@@ -90,14 +92,14 @@ class WrongEventLoop(CommandBusError, RuntimeError):
     code = "wrong_event_loop"
 
 
+@dataclass(eq=False, repr=False)
 class IdempotencyConflict(CommandBusError):
     """The command id was used before with another payload; choose a new id or send the same command."""
 
     code = "idempotency_conflict"
 
-    def __init__(self, message: str = "", *, command_id: str = "") -> None:
-        super().__init__(message)
-        self.command_id = command_id
+    _: KW_ONLY
+    command_id: str = ""
 
 
 class CallCycle(CommandBusError):
@@ -157,6 +159,7 @@ class UnknownLimit(CommandBusError, LookupError):
     code = "unknown_limit"
 
 
+@dataclass(eq=False, repr=False)
 class UnknownSchedule(CommandBusError, LookupError):
     """There is no schedule of this name: it was never put, or was removed.
 
@@ -166,11 +169,11 @@ class UnknownSchedule(CommandBusError, LookupError):
 
     code = "unknown_schedule"
 
-    def __init__(self, message: str = "", *, name: str = "") -> None:
-        super().__init__(message)
-        self.name = name
+    _: KW_ONLY
+    name: str = ""
 
 
+@dataclass(eq=False, repr=False)
 class UnknownWebhook(CommandBusError, LookupError):
     """There is no webhook of this name: it was never put, or was removed.
 
@@ -180,11 +183,11 @@ class UnknownWebhook(CommandBusError, LookupError):
 
     code = "unknown_webhook"
 
-    def __init__(self, message: str = "", *, name: str = "") -> None:
-        super().__init__(message)
-        self.name = name
+    _: KW_ONLY
+    name: str = ""
 
 
+@dataclass(eq=False, repr=False)
 class TransportUnavailable(CommandBusError):
     """The server could not be reached in time.
 
@@ -195,9 +198,8 @@ class TransportUnavailable(CommandBusError):
     code = "transport_unavailable"
     retryable = True
 
-    def __init__(self, message: str = "", *, outcome_unknown: bool = False) -> None:
-        super().__init__(message)
-        self.outcome_unknown = outcome_unknown
+    _: KW_ONLY
+    outcome_unknown: bool = False
 
 
 class Unconfirmed(CommandBusError):
@@ -207,6 +209,7 @@ class Unconfirmed(CommandBusError):
     retryable = True
 
 
+@dataclass(eq=False, repr=False)
 class UnsuitableServer(CommandBusError):
     """The server may lose or corrupt queued work (too old, evicts keys, read-only …); the message says what to change.
 
@@ -217,11 +220,11 @@ class UnsuitableServer(CommandBusError):
 
     code = "unsuitable_server"
 
-    def __init__(self, message: str = "", *, outcome_unknown: bool = False) -> None:
-        super().__init__(message)
-        self.outcome_unknown = outcome_unknown
+    _: KW_ONLY
+    outcome_unknown: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class QueueFull(CommandBusError):
     """A depth limit (of the entity, the whole namespace, or the server's memory) refuses the command; it was not accepted.
 
@@ -234,21 +237,22 @@ class QueueFull(CommandBusError):
     code = "queue_full"
     retryable = True
 
-    def __init__(self, message: str = "", *, retry_after: float = 1.0, limit: str = "entity") -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-        self.limit = limit
+    _: KW_ONLY
+    retry_after: float = 1.0
+    limit: str = "entity"
 
 
+@dataclass(eq=False, repr=False)
 class Draining(QueueFull):
     """An operator drains the entity, its type or the whole bus: nothing new is accepted until it is resumed."""
 
     code = "draining"
 
-    def __init__(self, message: str = "", *, retry_after: float = 1.0, limit: str = "drain") -> None:
-        super().__init__(message, retry_after=retry_after, limit=limit)
+    _: KW_ONLY
+    limit: str = "drain"
 
 
+@dataclass(eq=False, repr=False)
 class UniqueKeyTaken(CommandBusError):
     """A call was not accepted: another command holds its unique key, and its reply goes to another caller.
 
@@ -259,9 +263,8 @@ class UniqueKeyTaken(CommandBusError):
     code = "unique_key_taken"
     retryable = True
 
-    def __init__(self, message: str = "", *, other: str = "") -> None:
-        super().__init__(message)
-        self.other = other
+    _: KW_ONLY
+    other: str = ""
 
 
 class MayNotReplace(CommandBusError):
@@ -288,6 +291,7 @@ class DispatchConflict(CommandBusError):
     code = "dispatch_conflict"
 
 
+@dataclass(eq=False, repr=False)
 class DispatchStalled(QueueFull):
     """A limit refused the rest of a partition for longer than `max_wait`; what was accepted stays, and a re-run goes on from there.
 
@@ -298,14 +302,13 @@ class DispatchStalled(QueueFull):
 
     code = "dispatch_stalled"
 
-    def __init__(
-        self, message: str = "", *, accepted: int = 0, waited: float = 0.0, retry_after: float = 1.0, limit: str = "total"
-    ) -> None:
-        super().__init__(message, retry_after=retry_after, limit=limit)
-        self.accepted = accepted
-        self.waited = waited
+    _: KW_ONLY
+    accepted: int = 0
+    waited: float = 0.0
+    limit: str = "total"
 
 
+@dataclass(eq=False, repr=False)
 class InvalidRows(CommandBusError):
     """Rows that are no commands, where they are not allowed (`on_invalid="raise"`), or more of them than `max_rejects`.
 
@@ -315,9 +318,8 @@ class InvalidRows(CommandBusError):
 
     code = "invalid_rows"
 
-    def __init__(self, message: str = "", *, count: int = 0) -> None:
-        super().__init__(message)
-        self.count = count
+    _: KW_ONLY
+    count: int = 0
 
 
 class NotReconciled(CommandBusError):
@@ -334,6 +336,7 @@ class NotReconciled(CommandBusError):
         self.counts = counts or {}
 
 
+@dataclass(eq=False, repr=False)
 class EntitiesStopped(CommandBusError):
     """`wait_idle` cannot end by itself: entities are paused or parked.
 
@@ -343,21 +346,21 @@ class EntitiesStopped(CommandBusError):
 
     code = "entities_stopped"
 
-    def __init__(self, message: str = "", *, entities: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.entities = entities
+    _: KW_ONLY
+    entities: tuple[str, ...] = ()
 
 
+@dataclass(eq=False, repr=False)
 class EntityTypeInUse(CommandBusError):
     """The record of an entity type cannot be taken back: something of it is stored; the message says what."""
 
     code = "entity_type_in_use"
 
-    def __init__(self, message: str = "", *, entity_type: str = "") -> None:
-        super().__init__(message)
-        self.entity_type = entity_type
+    _: KW_ONLY
+    entity_type: str = ""
 
 
+@dataclass(eq=False, repr=False)
 class WorkersLive(CommandBusError):
     """A namespace is not deleted as long as workers of it live.
 
@@ -368,20 +371,19 @@ class WorkersLive(CommandBusError):
     code = "workers_live"
     retryable = True
 
-    def __init__(self, message: str = "", *, workers: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.workers = workers
+    _: KW_ONLY
+    workers: tuple[str, ...] = ()
 
 
+@dataclass(eq=False, repr=False)
 class IdleTimeout(CommandBusError, TimeoutError):
     """`wait_idle` waited its time and there is still work; `depth` says how many commands."""
 
     code = "idle_timeout"
     retryable = True
 
-    def __init__(self, message: str = "", *, depth: int = 0) -> None:
-        super().__init__(message)
-        self.depth = depth
+    _: KW_ONLY
+    depth: int = 0
 
 
 class Reject(CommandBusError):
@@ -399,6 +401,7 @@ class Reject(CommandBusError):
         self.details = details or {}
 
 
+@dataclass(eq=False, repr=False)
 class CommandOutcomeError(CommandBusError):
     """An answer to a caller whose command did not complete.
 
@@ -406,9 +409,8 @@ class CommandOutcomeError(CommandBusError):
         command_id: The id of the command; empty if it is not known.
     """
 
-    def __init__(self, message: str = "", *, command_id: str = "") -> None:
-        super().__init__(message)
-        self.command_id = command_id
+    _: KW_ONLY
+    command_id: str = ""
 
 
 class CommandRejected(CommandOutcomeError):
@@ -424,6 +426,7 @@ class CommandRejected(CommandOutcomeError):
         self.details = details or {}
 
 
+@dataclass(eq=False, repr=False)
 class CommandFailed(CommandOutcomeError):
     """The handler failed and its retries are used up; the command is in the dead letters.
 
@@ -435,13 +438,10 @@ class CommandFailed(CommandOutcomeError):
 
     code = "failed"
 
-    def __init__(
-        self, message: str = "", *, error_type: str = "", error_message: str = "", attempts: int = 0, command_id: str = ""
-    ) -> None:
-        super().__init__(message, command_id=command_id)
-        self.error_type = error_type
-        self.error_message = error_message
-        self.attempts = attempts
+    _: KW_ONLY
+    error_type: str = ""
+    error_message: str = ""
+    attempts: int = 0
 
 
 class CommandInterrupted(CommandOutcomeError):
@@ -488,6 +488,7 @@ class BadSignature(CommandOutcomeError):
     code = "bad_signature"
 
 
+@dataclass(eq=False, repr=False)
 class CommandTimeout(CommandOutcomeError, TimeoutError):
     """No outcome within the timeout: it is unknown. `await bus.result(error.command_id)` reads it later.
 
@@ -510,26 +511,12 @@ class CommandTimeout(CommandOutcomeError, TimeoutError):
     code = "timeout"
     retryable = True
 
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        command_id: str = "",
-        state: str = "",
-        position: int | None = None,
-        running_for: float | None = None,
-        attempt: int = 0,
-        worker: str | None = None,
-        retry_in: float | None = None,
-        workers: int | None = None,
-        handlers: int | None = None,
-    ) -> None:
-        super().__init__(message, command_id=command_id)
-        self.state = state
-        self.position = position
-        self.running_for = running_for
-        self.attempt = attempt
-        self.worker = worker
-        self.retry_in = retry_in
-        self.workers = workers
-        self.handlers = handlers
+    _: KW_ONLY
+    state: str = ""
+    position: int | None = None
+    running_for: float | None = None
+    attempt: int = 0
+    worker: str | None = None
+    retry_in: float | None = None
+    workers: int | None = None
+    handlers: int | None = None
