@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
@@ -26,15 +25,10 @@ from command_bus.admin.statistics import Statistics
 from command_bus.admin.views import Views
 from command_bus.clock import checked_seconds, mono
 from command_bus.handlers.registry import HandlerRegistry, default_registry
-from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
-from command_bus.messages.options import DispatchOptions
+from command_bus.messages.options import CallOptions, DispatchOptions, FollowedCallOptions
 from command_bus.messages.outgoing import Envelope, RawEnvelope
-from command_bus.messages.policies import Priority
 from command_bus.messages.receipts import BatchResult, Receipt
-from command_bus.messages.reports import OnProgress
-from command_bus.messages.retry_policy import RetryPolicy
-from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware
 from command_bus.notifications.notifications import Notifications
 from command_bus.notifications.notifier import Notifier
@@ -243,18 +237,7 @@ class CommandBus:
     async def dispatch(
         self,
         command: Message[R],
-        *,
-        command_id: str | UUID | None = None,
-        delay: float = 0.0,
-        at: datetime | None = None,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        keep_result: bool = False,
-        priority: Priority | None = None,
-        retry: RetryPolicy | None = None,
-        attempt_timeout: float | None = None,
-        unique: Unique | None = None,
-        history: HistoryChoice | None = None,
+        **options: Unpack[DispatchOptions],
     ) -> Receipt[R]:
         """Accept a command: when this returns, the server has it.
 
@@ -279,10 +262,6 @@ class CommandBus:
             TransportUnavailable: The server did not answer within `dispatch_timeout`.
             BusClosed: The bus is not open.
         """
-        options: DispatchOptions = {
-            "command_id": command_id, "delay": delay, "at": at, "headers": headers, "expires": expires, "keep_result": keep_result,
-            "retry": retry, "attempt_timeout": attempt_timeout, "unique": unique, "priority": priority, "history": history,
-        }  # fmt: skip
         return await self.sender.dispatch(command, options)
 
     async def dispatch_raw(
@@ -293,26 +272,12 @@ class CommandBus:
         payload: Mapping[str, Any],
         *,
         version: int = 1,
-        command_id: str | UUID | None = None,
-        delay: float = 0.0,
-        at: datetime | None = None,
-        headers: Mapping[str, str] | None = None,
-        expires: float | None = None,
-        keep_result: bool = False,
-        priority: Priority | None = None,
-        retry: RetryPolicy | None = None,
-        attempt_timeout: float | None = None,
-        unique: Unique | None = None,
-        history: HistoryChoice | None = None,
+        **options: Unpack[DispatchOptions],
     ) -> Receipt[Any]:
         """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity.
 
-        `version` is that of the payload's fields, if the class has versions (see `upcasts`).
+        `version` is that of the payload's fields, if the class has versions (see `upcasts`). The options are those of `dispatch`.
         """
-        options: DispatchOptions = {
-            "command_id": command_id, "delay": delay, "at": at, "headers": headers, "expires": expires, "keep_result": keep_result,
-            "retry": retry, "attempt_timeout": attempt_timeout, "unique": unique, "priority": priority, "history": history,
-        }  # fmt: skip
         return await self.sender.dispatch_raw(entity_type, entity_id, name, payload, version, options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
@@ -330,15 +295,7 @@ class CommandBus:
     async def call(
         self,
         command: Message[R],
-        *,
-        timeout: float | None = None,
-        command_id: str | UUID | None = None,
-        headers: Mapping[str, str] | None = None,
-        priority: Priority | None = None,
-        retry: RetryPolicy | None = None,
-        attempt_timeout: float | None = None,
-        history: HistoryChoice | None = None,
-        on_progress: OnProgress | None = None,
+        **options: Unpack[FollowedCallOptions],
     ) -> R:
         """Send a command or query and wait for its reply; a repeat of a settled command id gets the stored reply.
 
@@ -366,10 +323,7 @@ class CommandBus:
             CallCycle: A handler calls the entity that it runs for.
             InvalidCommand, QueueFull, IdempotencyConflict, TransportUnavailable, BusClosed: As for `dispatch`.
         """
-        return await self.sender.call(
-            command, timeout=timeout, command_id=command_id, headers=headers, priority=priority,
-            retry=retry, attempt_timeout=attempt_timeout, history=history, on_progress=on_progress,
-        )  # fmt: skip
+        return await self.sender.call(command, **options)
 
     async def call_raw(
         self,
@@ -379,20 +333,13 @@ class CommandBus:
         payload: Mapping[str, Any],
         *,
         version: int = 1,
-        timeout: float | None = None,
-        command_id: str | UUID | None = None,
-        headers: Mapping[str, str] | None = None,
-        priority: Priority | None = None,
-        retry: RetryPolicy | None = None,
-        attempt_timeout: float | None = None,
-        history: HistoryChoice | None = None,
+        **options: Unpack[CallOptions],
     ) -> Any:
-        """Call without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity."""
-        options: DispatchOptions = {
-            "command_id": command_id, "headers": headers, "priority": priority, "retry": retry,
-            "attempt_timeout": attempt_timeout, "history": history,
-        }  # fmt: skip
-        return await self.sender.call_raw(entity_type, entity_id, name, payload, version, timeout, options)
+        """Call without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity.
+
+        The options are those of `call`, but for `on_progress`.
+        """
+        return await self.sender.call_raw(entity_type, entity_id, name, payload, version, **options)
 
     @overload
     async def result(self, command_id: str | UUID, command_type: type[Message[R]], *, timeout: float = ...) -> R: ...
