@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from threading import get_ident
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
@@ -18,8 +19,10 @@ from weakref import WeakSet
 from command_bus.errors import BusClosed, InvalidSettings, UnsuitableServer, WrongEventLoop
 from command_bus.notifications.notifications import Notifications
 from command_bus.observer import Observer, ReportingProducer, announced, observed, outward_of
+from command_bus.serialization.limits import PayloadLimits, reading_limits
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
+from command_bus.transport.ports.operator import OperatorSide
 from command_bus.transport.ports.transport import Transport
 from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.transport import RedisTransport
@@ -343,3 +346,27 @@ class ServerState:
     def away_for(self) -> float:
         """Seconds since a server was found to be away, the longest of several; 0 if none is."""
         return self._session.transport.availability.away_for if self._session.is_open else 0.0
+
+
+class OnSession:
+    """Something that is done on a session.
+
+    Args:
+        session: The connection of the bus.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def _transport(self) -> Transport:
+        return self._session.transport
+
+    @property
+    def _operator(self) -> OperatorSide:
+        return self._session.transport.operator
+
+    @cached_property
+    def _limits(self) -> PayloadLimits:
+        """The limits of reading."""
+        return reading_limits(self._session.settings)

@@ -15,7 +15,7 @@ from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.stored_fields import stored_fields
-from command_bus.session import Session
+from command_bus.session import OnSession
 from command_bus.stream_ids import ms_of
 
 _KEPT = 10_000
@@ -77,24 +77,23 @@ class AuditPage:
         Args:
             ended: What `unannounced` returned for the last page before.
         """
-        known = {each.ref for each in self.entries if each.ref}.union(ended)
+        known = self._ended(ended)
         return tuple(each for each in self.entries if each.id not in known)
 
     def unannounced(self, ended: Collection[str] = ()) -> frozenset[str]:
         """Return the ids of announcements that come on a later page, and whose outcome is here or on a page before."""
-        known = {each.ref for each in self.entries if each.ref}.union(ended)
-        return frozenset(known.difference(each.id for each in self.entries))
+        return self._ended(ended).difference(each.id for each in self.entries)
+
+    def _ended(self, before: Collection[str]) -> frozenset[str]:
+        return frozenset(each.ref for each in self.entries if each.ref).union(before)
 
 
-class Audit:
+class Audit(OnSession):
     """The log of a namespace.
 
     Args:
         session: Connections and settings of the bus.
     """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def write(
         self, who: str, act: str, target: str, why: str, *, outcome: str = "", ref: str = "", details: str = ""
@@ -115,7 +114,7 @@ class Audit:
         """
         texts = [text[:_LONGEST] for text in (who, act, target, why, outcome, ref, details)]
         data = pack([text.encode(errors="replace").decode() for text in texts], _LIMITS)
-        entry = await self._session.transport.operator.history.append("audit", data, kept=_KEPT)
+        entry = await self._operator.history.append("audit", data, kept=_KEPT)
         return entry or ""
 
     async def page(self, *, limit: int = 100, cursor: str | None = None) -> AuditPage:
@@ -133,7 +132,7 @@ class Audit:
             raise InvalidSettings("limit: at least 1")
         if cursor is not None and not cursor.replace("-", "", 1).isdecimal():
             raise InvalidSettings(f"cursor={cursor!r}: not the cursor of a page of the audit log")
-        found = await self._session.transport.operator.history.newest("audit", cursor or "", limit + 1)
+        found = await self._operator.history.newest("audit", cursor or "", limit + 1)
         entries = tuple(_entry(entry, data) for entry, data in found[:limit])
         return AuditPage(entries, entries[-1].id if len(found) > limit else None)
 
@@ -197,15 +196,12 @@ class TrendPoint:
         return cls(at_ms=at_ms, workers=len(stats.workers), **values)
 
 
-class Trends:
+class Trends(OnSession):
     """The figures of a namespace over time.
 
     Args:
         session: Connections and settings of the bus.
     """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def keep(self, stats: Stats) -> bool:
         """Write figures as those of the running minute; False if it has some. Two days are kept, about.
@@ -213,11 +209,10 @@ class Trends:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        operator = self._session.transport.operator
-        minute = await operator.entities.now_ms() // _MINUTE_MS * _MINUTE_MS
+        minute = await self._operator.entities.now_ms() // _MINUTE_MS * _MINUTE_MS
         point = TrendPoint.of(stats, minute)
         data = pack({name: getattr(point, name) for name in TrendPoint.__slots__}, _TREND_LIMITS)
-        return await operator.history.append("trends", data, kept=_TRENDS_KEPT, once_ms=minute) is not None
+        return await self._operator.history.append("trends", data, kept=_TRENDS_KEPT, once_ms=minute) is not None
 
     async def list(self, *, minutes: int = 180) -> list[TrendPoint]:
         """Return the points of the last minutes that have one, oldest first.
@@ -231,7 +226,7 @@ class Trends:
         """
         if not 1 <= minutes <= _TRENDS_KEPT:
             raise InvalidSettings(f"minutes={minutes}: 1 to {_TRENDS_KEPT}")
-        found = await self._session.transport.operator.history.newest("trends", "", minutes)
+        found = await self._operator.history.newest("trends", "", minutes)
         points = [_point(data) for _, data in reversed(found)]
         return [point for point in points if point is not None]
 

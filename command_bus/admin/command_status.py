@@ -16,10 +16,10 @@ from command_bus.durable.names import CANCEL, ENDING
 from command_bus.errors import UnknownCommand, UnsuitableServer
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
-from command_bus.serialization.limits import Undecodable, reading_limits
+from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.reply import outcome_code, unpack_reply
-from command_bus.session import Session
+from command_bus.session import OnSession, Session
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import is_settled, mailbox_in, reply_in
 from command_bus.transport.ports.limits import LimitWaitInfo
@@ -99,7 +99,7 @@ class _Head(NamedTuple):
     cancelling: str
 
 
-class StatusReader:
+class StatusReader(OnSession):
     """Reads the status of one command.
 
     Args:
@@ -108,9 +108,8 @@ class StatusReader:
     """
 
     def __init__(self, session: Session, command_id: str) -> None:
-        self._session = session
+        super().__init__(session)
         self._id = command_id
-        self._limits = reading_limits(session.settings)
 
     async def status(self) -> CommandStatus:
         """Return it.
@@ -120,9 +119,9 @@ class StatusReader:
         """
         found: list[str] = []
         for _ in range(_LOOKS):
-            marks = await self._session.transport.locations.marks(self._id)
+            marks = await self._transport.locations.marks(self._id)
             found = [box for box in map(mailbox_in, marks) if box is not None]
-            if not marks and (delayed := await self._session.transport.operator.mailboxes.find_delayed(self._id)) is not None:
+            if not marks and (delayed := await self._operator.mailboxes.find_delayed(self._id)) is not None:
                 found = [delayed[0]]
             for mailbox in found:
                 status = await self._status_in(mailbox)
@@ -138,11 +137,10 @@ class StatusReader:
         One that has begun is looked for at the head alone.
         """
         if begun:
-            head = await self._session.transport.locations.line(mailbox, 1)
+            head = await self._transport.locations.line(mailbox, 1)
             return self._found([each for _, each in head])
-        transport = self._session.transport
-        delayed = await transport.operator.mailboxes.find_delayed(self._id, mailbox)
-        line = [envelope for _, envelope in await transport.locations.line(mailbox)] if delayed is None else [delayed[1]]
+        delayed = await self._transport.operator.mailboxes.find_delayed(self._id, mailbox)
+        line = [envelope for _, envelope in await self._transport.locations.line(mailbox)] if delayed is None else [delayed[1]]
         return self._found(line)
 
     def _found(self, line: Sequence[bytes]) -> WireEnvelope | None:
@@ -158,11 +156,10 @@ class StatusReader:
 
     async def _status_in(self, mailbox: str) -> CommandStatus | None:
         """Return the status of a command that is in a mailbox; None if it is not there (any more)."""
-        operator = self._session.transport.operator
         delayed, due, line, head = await asyncio.gather(
-            operator.mailboxes.find_delayed(self._id, mailbox),
-            operator.entities.delayed_times(mailbox, [self._id]),
-            self._session.transport.locations.line(mailbox),
+            self._operator.mailboxes.find_delayed(self._id, mailbox),
+            self._operator.entities.delayed_times(mailbox, [self._id]),
+            self._transport.locations.line(mailbox),
             self._head(mailbox),
         )
         if delayed is not None:
@@ -178,7 +175,7 @@ class StatusReader:
 
     async def _head(self, mailbox: str) -> _Head:
         """Read what is known of a mailbox's head, in case it is this command."""
-        transport = self._session.transport
+        transport = self._transport
         (stored, waits), now, (ends, wish) = await asyncio.gather(
             look_at(self._session, mailbox),
             transport.operator.entities.now_ms(),
@@ -242,7 +239,7 @@ class StatusReader:
 
     async def parked_in(self) -> str | None:
         """Return the mailbox that the command parks; None if it parks none."""
-        marks = [mark for mark in await self._session.transport.locations.marks(self._id) if is_settled(mark)]
+        marks = [mark for mark in await self._transport.locations.marks(self._id) if is_settled(mark)]
         reply = reply_in(marks[0]) if marks else None
         if reply is None or self._outcome(reply) in _NEVER_PARK:
             return None
@@ -259,11 +256,10 @@ class StatusReader:
 
     async def _parking_letter(self) -> StoredDeadLetter | None:
         """Return the dead letter by which the command parks its entity."""
-        operator = self._session.transport.operator
         try:
-            pages = operator.views.parking()
+            pages = self._operator.views.parking()
         except UnsuitableServer:  # a transport without views
-            return self._found_in([stored async for stored in operator.dead_letters.all()])
+            return self._found_in([stored async for stored in self._operator.dead_letters.all()])
         async for page in pages:
             found = self._found_in(page)
             if found is not None:

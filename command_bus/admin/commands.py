@@ -21,8 +21,7 @@ from command_bus.randomness import token
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, names_of
 from command_bus.serialization.envelope_options import DURABLE
-from command_bus.serialization.limits import reading_limits
-from command_bus.session import Session
+from command_bus.session import OnSession
 from command_bus.transport.marks import mailbox_in
 from command_bus.transport.ports.durable import (
     MOST_OTHER_SIGNAL_BYTES,
@@ -62,15 +61,12 @@ class DelayedCommand:
         return time_of(self.due_ms)
 
 
-class Commands:
+class Commands(OnSession):
     """Single commands.
 
     Args:
         session: Connections and settings of the bus.
     """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def signal(self, command_id: str | UUID, name: str, value: Any = None, *, signal_id: str | None = None) -> bool:
         """Bring a signal to a durable command, whose handler waits for it by `context.signal(name)`, or will.
@@ -94,7 +90,7 @@ class Commands:
             TransportUnavailable: The server cannot be reached. With a `signal_id` asking again is safe.
         """
         checked = checked_name("name of a signal", name)
-        limits = reading_limits(self._session.settings)
+        limits = self._limits
         data = encoded_signal(f"signal {name!r}", value, limits)
         once = checked_id(signal_id) if signal_id else token(12).hex()
         wanted = checked_id(command_id)
@@ -104,7 +100,7 @@ class Commands:
             envelope = await self._durable_in(mailbox, wanted)
             sealed = self._sealed(envelope, mailbox, wanted, f"g:{checked}", data)
             signal = SignalToBring(checked, once, sealed, is_parked=mailbox == parked)
-            told = await self._session.transport.durable.signal(mailbox, wanted, signal)
+            told = await self._transport.durable.signal(mailbox, wanted, signal)
             if told == "full":
                 raise BadStep(
                     f"{command_id} takes no further signal {name!r}. The most of a name that a command has waited for is {MOST_SIGNALS:,} signals "
@@ -121,7 +117,7 @@ class Commands:
         Raises:
             InvalidCommand: It is not durable.
         """
-        begun = await self._session.transport.durable.has_begun(mailbox, command_id)
+        begun = await self._transport.durable.has_begun(mailbox, command_id)
         envelope = await StatusReader(self._session, command_id).envelope_in(mailbox, begun=begun)
         if not begun and envelope is not None and not DURABLE.of(envelope.options):
             raise InvalidCommand(
@@ -149,7 +145,7 @@ class Commands:
 
     async def _waiting_in(self, command_id: str) -> list[str]:
         """Return the mailboxes in which a command is not settled, by its marks."""
-        marks = await self._session.transport.locations.marks(command_id)
+        marks = await self._transport.locations.marks(command_id)
         return [mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None]
 
     async def status(self, command_id: str | UUID) -> CommandStatus:
@@ -238,7 +234,7 @@ class Commands:
         except InvalidSettings as error:
             raise InvalidCommand(error.message) from None
         delay_ms = 0 if delay is None else int(checked_seconds("delay", delay, zero=True) * 1000)
-        mailboxes = self._session.transport.operator.mailboxes
+        mailboxes = self._operator.mailboxes
         found = await mailboxes.find_delayed(command_id)
         return found is not None and await mailboxes.reschedule(found[0], command_id, at_ms, delay_ms)
 
@@ -250,7 +246,7 @@ class Commands:
             TransportUnavailable: The server cannot be reached.
         """
         wanted = _Wanted(entity_type, None if before is None else milliseconds_of("before", before))
-        transport, seen = self._session.transport, set[str]()
+        transport, seen = self._transport, set[str]()
         for shard in range(transport.shards):
             async for page in transport.operator.mailboxes.delayed(shard):
                 fresh = [(mailbox, each) for mailbox, each in page if each.id not in seen]

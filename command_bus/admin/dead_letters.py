@@ -19,11 +19,11 @@ from command_bus.messages.message import Message
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.envelope_options import DURABLE, RETURN, ReturnAddress
-from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
+from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.reply import Cancelled, cancelled_midway, pack_reply
-from command_bus.session import Session
+from command_bus.session import OnSession, Session
 from command_bus.spelling import shown
 from command_bus.transport.flows import envelope_flow
 from command_bus.transport.mailboxes import mailbox_label
@@ -130,7 +130,7 @@ class LetterFilters(TypedDict, total=False):
     """Given up before then."""
 
 
-class DeadLetters:
+class DeadLetters(OnSession):
     """Lists, replays, discards and purges dead letters; reached as `bus.dead_letters`.
 
     Args:
@@ -138,8 +138,7 @@ class DeadLetters:
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-        self._limits = reading_limits(session.settings)
+        super().__init__(session)
         self._retention = Retention.of(session.settings)
 
     async def list(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> AsyncIterator[DeadLetter]:
@@ -178,8 +177,9 @@ class DeadLetters:
             InvalidSettings: The limit is below 1, or it is no cursor.
             TransportUnavailable: The server cannot be reached.
         """
-        transport = self._session.transport
-        part = await newest_letters(transport.operator.views, transport.shards, cursor, limit, self._matching(filters))
+        part = await newest_letters(
+            self._transport.operator.views, self._transport.shards, cursor, limit, self._matching(filters)
+        )
         return LetterPage(tuple(part.found), part.cursor, part.looked, part.oldest_ms)
 
     def _matching(self, filters: LetterFilters) -> Callable[[StoredDeadLetter], DeadLetter | None]:
@@ -223,7 +223,7 @@ class DeadLetters:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        found = await self._session.transport.operator.views.letters_by_id(tuple(letter_ids))
+        found = await self._operator.views.letters_by_id(tuple(letter_ids))
         return {each.id: self._read(each) for each in found}
 
     async def replay(self, letter_id: str, *, payload: Mapping[str, Any] | Message[Any] | None = None) -> str:
@@ -352,7 +352,7 @@ class DeadLetters:
 
     @property
     def _store(self) -> DeadLetterStore:
-        return self._session.transport.operator.dead_letters
+        return self._operator.dead_letters
 
     async def _edited(self, stored: StoredDeadLetter, envelope: WireEnvelope, payload: Mapping[str, Any] | Message[Any]) -> bytes:
         """Return the envelope with another payload. An operator vouches for the payload alone, so the rest must be sound."""
@@ -392,7 +392,7 @@ class DeadLetters:
         Raises:
             BadStep: Its end was written by another release.
         """
-        fields = await self._session.transport.durable.record(stored.mailbox, envelope.command_id)
+        fields = await self._transport.durable.record(stored.mailbox, envelope.command_id)
         if ENDING in fields:
             return unpack_ending(fields[ENDING])._replace(given_up=failed_undos(fields))
         return Ending("cancelled", reply) if any(name.startswith(UNDO) for name in fields) else None

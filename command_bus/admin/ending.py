@@ -15,9 +15,9 @@ from command_bus.errors import CommandTimeout
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.envelope_options import DURABLE
-from command_bus.serialization.limits import Undecodable, reading_limits
+from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.reply import Cancelled, unpack_reply
-from command_bus.session import Session
+from command_bus.session import OnSession, Session
 from command_bus.transport.interrupts import Attempt, Interrupt, Kind
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import is_settled, reply_in
@@ -25,7 +25,7 @@ from command_bus.transport.marks import is_settled, reply_in
 _LOOK_EVERY = 0.1
 
 
-class Aborting:
+class Aborting(OnSession):
     """Aborts what runs in one mailbox, as `EntityScope` does.
 
     Args:
@@ -36,10 +36,9 @@ class Aborting:
     """
 
     def __init__(self, session: Session, mailbox: str, entity_type: str, entity_id: str) -> None:
-        self._session = session
+        super().__init__(session)
         self._mailbox = mailbox
         self._entity = (entity_type, entity_id)
-        self._limits = reading_limits(session.settings)
         self._interrupts = session.transport.operator.interrupts
 
     async def abort(self, reason: str, *, by: str, wait: float, force: bool) -> AbortReport:
@@ -122,7 +121,7 @@ class _Running(NamedTuple):
     is_durable: bool
 
 
-class Cancelling:
+class Cancelling(OnSession):
     """Cancels one command.
 
     Args:
@@ -132,12 +131,11 @@ class Cancelling:
     """
 
     def __init__(self, session: Session, command_id: str, reason: str) -> None:
-        self._session = session
+        super().__init__(session)
         self._id = command_id
         self._reason = reason
         self._waiting = WaitingCommands(session)
         self._interrupts = session.transport.operator.interrupts
-        self._limits = reading_limits(session.settings)
 
     async def end(self, wait: float) -> bool:
         """End the command although it runs. See `Commands.cancel`.
@@ -196,14 +194,14 @@ class Cancelling:
         Raises:
             BadStep: Its end was written by another release.
         """
-        told = await self._session.transport.durable.cancel(mailbox, self._id, (self._reason or "it was cancelled").encode())
+        told = await self._transport.durable.cancel(mailbox, self._id, (self._reason or "it was cancelled").encode())
         if told != "gone" and running is not None:
             await self._request(mailbox, running.attempt)
         return await self._ends_cancelled(mailbox) if told == "ending" else told != "gone"
 
     async def _ends_cancelled(self, mailbox: str) -> bool:
         """Return whether a durable command whose end is decided ends as cancelled."""
-        (ending,) = await self._session.transport.durable.fields(mailbox, self._id, [ENDING])
+        (ending,) = await self._transport.durable.fields(mailbox, self._id, [ENDING])
         return await self._was_cancelled("") if ending is None else unpack_ending(ending).status == "cancelled"
 
     async def _request(self, mailbox: str, attempt: Attempt) -> None:
@@ -227,14 +225,14 @@ class Cancelling:
 
     async def _has_begun(self, mailbox: str) -> bool:
         """Return whether a durable command has stored something: its steps may have to be undone."""
-        return await self._session.transport.durable.has_begun(mailbox, self._id)
+        return await self._transport.durable.has_begun(mailbox, self._id)
 
     async def _is_there(self, mailbox: str) -> bool:
         return mailbox in await self._waiting.find(self._id)
 
     async def _was_cancelled(self, answer: str) -> bool:
         """Return whether a command that has ended was cancelled: by its mark, else by what its worker said."""
-        marks = await self._session.transport.locations.marks(self._id)
+        marks = await self._transport.locations.marks(self._id)
         replies = [reply for reply in map(reply_in, filter(is_settled, marks)) if reply is not None]
         if not replies:
             return answer in _DONE

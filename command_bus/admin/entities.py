@@ -3,6 +3,8 @@
 A listing is made by one look at everything that has work, keeping the first few in the order that was asked for: it needs no index
 that the hot path would have to keep, and little memory. The cursor names the last entity that was shown; the next page is what comes
 behind it when it is asked for, so nothing is kept for it either.
+
+Unique keys as views show them, and pages of those of a whole namespace.
 """
 
 from __future__ import annotations
@@ -21,23 +23,25 @@ from command_bus.admin.info import (
     EntityOrder,
     EntityPage,
     EntityTypeInfo,
+    UniqueKeyInfo,
     UniqueKeyPage,
 )
-from command_bus.admin.unique_keys import keys_behind, stored_info
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.json_forms import read_json
-from command_bus.session import Session
-from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_of, type_scope
+from command_bus.session import OnSession, Session
+from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_of, type_of, type_scope
 from command_bus.transport.ports.limits import LimitWaitInfo
+from command_bus.transport.ports.operator import OperatorSide
 from command_bus.transport.records import EntityState, HoldInfo, Recount, StoredEntity, SuspensionInfo
+from command_bus.transport.unique_keys import StoredKey, mailbox_of_key
 
 SortKey = tuple[float, str]
 """The position of an entity in a listing: the smaller the earlier."""
 
 
-class Entities:
+class Entities(OnSession):
     """The entities of a bus, or of one type of it.
 
     Args:
@@ -46,7 +50,7 @@ class Entities:
     """
 
     def __init__(self, session: Session, scope: str = EVERYTHING) -> None:
-        self._session = session
+        super().__init__(session)
         self._scope = scope
 
     def __repr__(self) -> str:
@@ -73,7 +77,7 @@ class Entities:
             InvalidSettings: `until` is neither, or past.
             TransportUnavailable: The server cannot be reached; with several shards some may be paused. Asking again is safe.
         """
-        return await self._session.transport.operator.holds.pause(self._scope, reason, await pause_end(self._session, until))
+        return await self._operator.holds.pause(self._scope, reason, await pause_end(self._session, until))
 
     async def drain(self, reason: str = "") -> bool:
         """Refuse their new commands (`Draining`) and work off what was accepted, until `resume`. False if they were drained.
@@ -83,7 +87,7 @@ class Entities:
         Raises:
             TransportUnavailable: As for `pause`.
         """
-        return await self._session.transport.operator.holds.drain(self._scope, reason)
+        return await self._operator.holds.drain(self._scope, reason)
 
     async def resume(self) -> bool:
         """Take back the `pause` or `drain` of exactly these; False if there was none.
@@ -93,14 +97,14 @@ class Entities:
         Raises:
             TransportUnavailable: As for `pause`.
         """
-        return await self._session.transport.operator.holds.resume(self._scope)
+        return await self._operator.holds.resume(self._scope)
 
     async def purge(self) -> int:
         """Remove all their waiting commands, not those that run; how many. Callers get `CommandCancelled`.
 
         Commands that arrive while this runs may stay: pause or drain first.
         """
-        transport, waiting = self._session.transport, WaitingCommands(self._session)
+        transport, waiting = self._transport, WaitingCommands(self._session)
         removed = 0
         for shard in range(transport.shards):
             async for page in transport.operator.entities.pages(shard):
@@ -131,7 +135,7 @@ class Entities:
 
     async def holds(self) -> list[HoldInfo]:
         """Return what is paused or drained as a type or as a whole. `list(states={"paused"})` lists single entities."""
-        found = await self._session.transport.operator.holds.wide()
+        found = await self._operator.holds.wide()
         return [hold for hold in found if self._scope in (EVERYTHING, type_scope(hold.entity_type)) or hold.what == "everything"]
 
     async def recount(self, *, correct: bool = True) -> Recount:
@@ -147,7 +151,7 @@ class Entities:
             NewerState: An entity is in a state that only a later release knows.
             TransportUnavailable: The server cannot be reached, or entities came and went too quickly.
         """
-        return await self._session.transport.operator.statistics.recount(correct=correct)
+        return await self._operator.statistics.recount(correct=correct)
 
     async def types(self) -> list[EntityTypeInfo]:
         """Return all entity types that the namespace knows, by name.
@@ -234,22 +238,20 @@ class Entities:
         if limit < 1 or scan < 1:
             raise InvalidSettings("limit and scan: at least 1")
         after = "" if cursor is None else _read_cursor(cursor, "key")[1]
-        transport = self._session.transport
-        found, complete = await keys_behind(transport.operator, transport.shards, self._scope, after, limit + 1, scan)
+        found, complete = await keys_behind(self._transport.operator, self._transport.shards, self._scope, after, limit + 1, scan)
         shown = found[:limit]
         following = _write_cursor("key", (0.0, shown[-1].key)) if len(found) > limit else None
         return UniqueKeyPage([stored_info(each) for each in shown], complete, following)
 
     async def _walk(self) -> AsyncIterator[StoredEntity]:
-        transport = self._session.transport
-        for shard in range(transport.shards):
-            async for page in transport.operator.entities.pages(shard):
+        for shard in range(self._transport.shards):
+            async for page in self._transport.operator.entities.pages(shard):
                 for entity in page:
                     if self._has(entity.mailbox):
                         yield entity
 
     async def _described(self, entities: Sequence[StoredEntity]) -> tuple[EntityInfo, ...]:
-        transport = self._session.transport
+        transport = self._transport
         reader = transport.operator.entities
         due = await reader.retry_times([entity.mailbox for entity in entities if entity.state in ("retrying", "snoozed")])
         delayed = await reader.first_delayed(entity.mailbox for entity in entities if entity.is_delayed)
@@ -337,3 +339,31 @@ def _read_cursor(cursor: str, order: str) -> SortKey:
     except (ValueError, TypeError, OverflowError):
         pass
     raise InvalidSettings(f"cursor {cursor!r} is not one of a listing by {order}")
+
+
+def key_info(stored: StoredKey, entity_type: str, entity_id: str | None) -> UniqueKeyInfo:
+    """Return the public form of a key of an entity; `stored` has it as the application gave it."""
+    key, stander, state = stored
+    return UniqueKeyInfo(
+        key, state, stander.command_id, stander.name, stander.window_ms or None, stander.most_ms or None, entity_type, entity_id
+    )
+
+
+def stored_info(stored: StoredKey) -> UniqueKeyInfo:
+    """Return the public form of a key under the name under which it is stored: type, perhaps a lane, encoded entity id, key."""
+    kind, entity, key = stored.key.split(":", 2)
+    entity_type = type_of(mailbox_of_key(stored.key)) or ""
+    return key_info(stored._replace(key=key), entity_type, mailbox_parts(f"{kind}:{entity}")[1])
+
+
+async def keys_behind(
+    operator: OperatorSide, shards: int, scope: str, after: str, limit: int, scan: int
+) -> tuple[Sequence[StoredKey], bool]:
+    """Return the first held keys of a namespace behind one, at most so many, and whether all keys were looked at."""
+    found: list[StoredKey] = []
+    complete = True
+    for shard in range(shards):
+        page, whole = await operator.mailboxes.held_keys(shard, scope, after, limit, -(-scan // shards))
+        found += page
+        complete = complete and whole
+    return sorted(found, key=lambda each: each.key)[:limit], complete

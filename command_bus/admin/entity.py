@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from uuid import UUID
 
 from command_bus.admin.ending import Aborting
+from command_bus.admin.entities import key_info
 from command_bus.admin.entity_details import details_of
 from command_bus.admin.entity_types import pause_end
 from command_bus.admin.info import UniqueKeyPage
-from command_bus.admin.unique_keys import key_info
 from command_bus.errors import InvalidCommand
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type, checked_id
 from command_bus.messages.options import DispatchOptions, FollowedCallOptions
 from command_bus.messages.unique import Unique
 from command_bus.sending.sender import Sender
 from command_bus.sending.waiting import WaitingCommands
-from command_bus.session import Session
+from command_bus.session import OnSession, Session
 from command_bus.transport.mailboxes import encoded
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class EntityScope:
+class EntityScope(OnSession):
     """Sends to one entity and operates on it. With `lanes(n)` depth, pause, drain and resume concern the entity's whole lane.
 
     Raises:
@@ -37,7 +37,7 @@ class EntityScope:
     def __init__(self, session: Session, sender: Sender, entity_type: str, entity_id: str | int) -> None:
         self.type = check_entity_type(entity_type)
         self.id = canonical_entity_id(entity_id)
-        self._session = session
+        super().__init__(session)
         self._sender = sender
         self._mailbox = sender.builder.mailbox_of(self.type, self.id)
 
@@ -62,7 +62,7 @@ class EntityScope:
 
     async def depth(self) -> int:
         """Return how many commands wait or run, delayed ones included."""
-        return await self._session.transport.operator.mailboxes.depth(self._mailbox)
+        return await self._operator.mailboxes.depth(self._mailbox)
 
     async def pause(self, reason: str = "", *, until: datetime | float | None = None) -> bool:
         """Start none of its commands until `resume`, across restarts; what runs is not touched. False if it was paused already.
@@ -74,18 +74,18 @@ class EntityScope:
         Raises:
             InvalidSettings: `until` is neither, or past.
         """
-        return await self._session.transport.operator.holds.pause(self._mailbox, reason, await pause_end(self._session, until))
+        return await self._operator.holds.pause(self._mailbox, reason, await pause_end(self._session, until))
 
     async def drain(self, reason: str = "") -> bool:
         """Refuse new commands for it (`Draining`) and work off what is there, until `resume`. False if it was drained already."""
-        return await self._session.transport.operator.holds.drain(self._mailbox, reason)
+        return await self._operator.holds.drain(self._mailbox, reason)
 
     async def resume(self) -> bool:
         """Go on after a pause or drain of this entity. False if there was none.
 
         A parked entity needs its dead letter replayed or discarded; one whose type or bus is paused waits for that.
         """
-        return await self._session.transport.operator.holds.resume(self._mailbox)
+        return await self._operator.holds.resume(self._mailbox)
 
     async def show(self, *, waiting: int = 20, scan: int | None = None) -> EntityDetails:
         """Return everything about the entity now: its holder, since when, its head, what waits behind it, what stops it.
@@ -134,7 +134,7 @@ class EntityScope:
         """
         if Unique(key).key is None:
             raise InvalidCommand("name the unique key: what Unique(key) said, else the wire name of the command")
-        return await self._session.transport.operator.mailboxes.release_key(self._mailbox, f"{encoded(self.id)}:{key}")
+        return await self._operator.mailboxes.release_key(self._mailbox, f"{encoded(self.id)}:{key}")
 
     async def unique_keys(self, *, limit: int = 100, scan: int = 20_000) -> UniqueKeyPage:
         """Return the unique keys of this entity that are held, also those of settled commands whose window is open.
@@ -146,7 +146,7 @@ class EntityScope:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        mailboxes = self._session.transport.operator.mailboxes
+        mailboxes = self._operator.mailboxes
         found, complete = await mailboxes.unique_keys(self._mailbox, encoded(self.id), scan)
         listed = [key_info(each, self.type, self.id) for each in sorted(found, key=lambda one: one.key)]
         return UniqueKeyPage(listed[:limit], complete and len(listed) <= limit)

@@ -15,7 +15,7 @@ from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.messages.message import canonical_entity_id, check_entity_type
 from command_bus.serialization.envelope import names_of
 from command_bus.serialization.odd_values import stored_number
-from command_bus.session import Session
+from command_bus.session import OnSession
 from command_bus.stream_ids import ms_of
 from command_bus.transport.mailboxes import (
     EVERYTHING,
@@ -137,15 +137,12 @@ class EventPage:
     looked: int
 
 
-class Events:
+class Events(OnSession):
     """The events of a bus; reached as `bus.events`.
 
     Args:
         session: Connections and settings of the bus.
     """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def __call__(
         self, *entity_types: str | None, kinds: Collection[EventKind] = (), after: str | None = None, follow: bool = True
@@ -180,7 +177,7 @@ class Events:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        return ",".join(await self._session.transport.operator.events.ends())
+        return ",".join(await self._operator.events.ends())
 
     async def watch(self, *entity_types: str | None, kept: int = 10_000) -> None:
         """Record events of commands of these types from now on; None is those without an entity, `@schedules` all schedules. Idempotent.
@@ -199,7 +196,7 @@ class Events:
         """
         if kept < 1:
             raise InvalidSettings(f"kept = {kept}: at least 1")
-        await self._session.transport.operator.events.watch(_fields(entity_types) or [EVERYTHING], kept)
+        await self._operator.events.watch(_fields(entity_types) or [EVERYTHING], kept)
 
     async def unwatch(self, *entity_types: str | None) -> None:
         """Take back a `watch` of these types; if none is named, every one. Recorded events are kept for a day once nothing is watched.
@@ -208,11 +205,11 @@ class Events:
             InvalidCommand: One is no entity type.
             TransportUnavailable: As for `watch`.
         """
-        await self._session.transport.operator.events.unwatch(_fields(entity_types))
+        await self._operator.events.unwatch(_fields(entity_types))
 
     async def watched(self) -> dict[str | None, int]:
         """Return the types that are watched, with `kept` as it was given; `*` is all of them, None is what has no entity, `@schedules` schedules."""
-        found = await self._session.transport.operator.events.watched()
+        found = await self._operator.events.watched()
         return {None if name == _NO_TYPE else name: kept for name, kept in found.items()}
 
     async def recent(
@@ -241,12 +238,11 @@ class Events:
         policy = self._session.settings.entity(check_entity_type(entity_type)).mailbox
         mailbox = mailbox_name(entity_type, canonical_entity_id(entity_id), policy)
         wanted = (mailbox, scope_of(mailbox), EVERYTHING)
-        transport = self._session.transport
-        shard, found, looked = transport.shard_of(mailbox), list[Event](), 0
+        shard, found, looked = self._transport.shard_of(mailbox), list[Event](), 0
         last = (before or ",").split(",")
         while looked < scan:
             size = min(_SCANNED, scan - looked)
-            page = await transport.operator.views.events(shard, last, size)
+            page = await self._transport.operator.views.events(shard, last, size)
             for stored in page:
                 looked += 1
                 last[stored.feed != stored.shard] = stored.id
@@ -261,7 +257,7 @@ class Events:
     async def _read(
         self, types: frozenset[str | None], kinds: frozenset[str], after: str | None, follow: bool
     ) -> AsyncIterator[Event]:
-        streams = self._session.transport.operator.events
+        streams = self._operator.events
         try:
             ends = await streams.ends()
         except CommandBusError:

@@ -12,21 +12,18 @@ from collections import Counter
 
 from command_bus.admin.info import ShareInfo
 from command_bus.errors import InvalidCommand, InvalidSettings
-from command_bus.session import Session
+from command_bus.session import OnSession
 from command_bus.transport.flows import Flow, tenant_of
 
 _LEAST, _MOST = 0.001, 1000.0
 
 
-class Fairness:
+class Fairness(OnSession):
     """The shares of a bus's tenants.
 
     Args:
         session: Connections and settings of the bus.
     """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def put(self, tenant: str | int, *, weight: float) -> None:
         """Give a tenant a weight, for the whole fleet, at once: where two wait, 3 has three starts for each one of 1, the default.
@@ -48,7 +45,7 @@ class Fairness:
             raise InvalidSettings(
                 f"weight={weight!r}: a number from {_LEAST} to {_MOST:,.0f}, as weight=3; 1 is the weight of all others"
             )
-        await self._session.transport.operator.shares.put(_checked(tenant), float(weight))
+        await self._operator.shares.put(_checked(tenant), float(weight))
 
     async def remove(self, tenant: str | int) -> bool:
         """Take a tenant's weight back: it is 1 again. False if it had none.
@@ -58,8 +55,8 @@ class Fairness:
             TransportUnavailable: As for `put`.
         """
         name = _checked(tenant)
-        known = name in await self._session.transport.operator.shares.weights()
-        await self._session.transport.operator.shares.put(name, None)
+        known = name in await self._operator.shares.weights()
+        await self._operator.shares.put(name, None)
         return known
 
     async def list(self) -> list[ShareInfo]:
@@ -72,7 +69,7 @@ class Fairness:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        shares = self._session.transport.operator.shares
+        shares = self._operator.shares
         weights, waiting, running, served = await asyncio.gather(
             shares.weights(), shares.waiting(), shares.running(), shares.served()
         )

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from command_bus.messages.message import is_internal
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description, worker_statuses
-from command_bus.session import Session
+from command_bus.session import OnSession
 
 
-class Fleet:
+class Fleet(OnSession):
     """The workers of a namespace and the commands that they announce."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def workers(self) -> list[WorkerStatus]:
         """Return the workers, live ones first. A lost worker is listed for an hour (for ten leases, if that is longer).
@@ -19,7 +16,7 @@ class Fleet:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        return worker_statuses(await self._session.transport.announcements.workers())
+        return worker_statuses(await self._transport.announcements.workers())
 
     async def commands(self) -> list[CommandInfo]:
         """Return the live registry: the announced commands by wire name, with the live workers that handle each.
@@ -31,7 +28,7 @@ class Fleet:
         """
         live = [worker for worker in await self.workers() if worker.alive]
         found: list[CommandInfo] = []
-        for name, record in sorted((await self._session.transport.announcements.commands()).items()):
+        for name, record in sorted((await self._transport.announcements.commands()).items()):
             info = read_description(name, record, tuple(worker.name for worker in live if name in worker.commands))
             if info is not None and not is_internal(name):
                 found.append(info)

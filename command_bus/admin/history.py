@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 from uuid import UUID
 
 from command_bus.admin.letter_pages import Place, place_in
@@ -20,11 +20,11 @@ from command_bus.errors import BadResult, CommandBusError, InvalidCommand, Inval
 from command_bus.messages.message import canonical_entity_id, check_entity_type, checked_id
 from command_bus.sending.results import reply_value
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.limits import Undecodable, reading_limits
+from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import reply_id
-from command_bus.session import Session
+from command_bus.session import OnSession
 from command_bus.transport.records import StoredEnd
 
 
@@ -83,8 +83,7 @@ class HistoryPage:
     cursor: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(NamedTuple):
     """The filters of a search; None matches all."""
 
     name: str | None
@@ -102,16 +101,12 @@ class _Wanted:
         )
 
 
-class CommandHistory:
+class CommandHistory(OnSession):
     """The ends of commands that have a history.
 
     Args:
         session: Connections and settings of the bus.
     """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._limits = reading_limits(session.settings)
 
     async def get(self, command_id: str | UUID) -> HistoryEntry | None:
         """Return the end of a command; None if it has not ended, has no history, or is not kept any more.
@@ -120,7 +115,7 @@ class CommandHistory:
             BadResult: What is kept of it cannot be read: a later release wrote it.
             TransportUnavailable: The server cannot be reached.
         """
-        found = await self._session.transport.operator.history.find(checked_id(command_id))
+        found = await self._operator.history.find(checked_id(command_id))
         kept = [end for end in found if not end.is_over]
         if not kept:
             return None
@@ -186,10 +181,9 @@ class CommandHistory:
 
     async def _newest_first(self, before: Place | None, oldest: str) -> AsyncGenerator[StoredEnd]:
         """Yield the ends of all shards."""
-        transport = self._session.transport
         readers = [
-            _each(transport.operator.history.newest_first(shard, _newest(before, shard), oldest))
-            for shard in range(transport.shards)
+            _each(self._transport.operator.history.newest_first(shard, _newest(before, shard), oldest))
+            for shard in range(self._transport.shards)
         ]
         firsts = await asyncio.gather(*map(_next, readers))
         heads = [(-end.settled_ms, -end.sequence, -end.shard, end) for end in firsts if end is not None]

@@ -11,7 +11,7 @@ from command_bus.errors import InvalidSettings, UnknownLimit
 from command_bus.messages.limits import Rate, rule_name, rule_text
 from command_bus.messages.policies import Lanes
 from command_bus.serialization.odd_values import pass_over
-from command_bus.session import Session
+from command_bus.session import OnSession
 from command_bus.spelling import did_you_mean
 from command_bus.transport.mailboxes import encoded
 from command_bus.transport.ports.limits import LimitUse, StoredRule
@@ -60,11 +60,8 @@ class LimitInfo:
 LimitInfos = list[LimitInfo]
 
 
-class Limits:
+class Limits(OnSession):
     """The limits of a namespace."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def __repr__(self) -> str:
         return f"<limits of {self._session.settings.namespace!r}>"
@@ -96,11 +93,11 @@ class Limits:
         text = "" if rate is None and concurrency is None else rule_text(rate, concurrency)
         if text and rule.startswith("entity:"):
             await self._check_lanes(rule.removeprefix("entity:"))
-        return await self._session.transport.limits.put(rule, text)
+        return await self._transport.limits.put(rule, text)
 
     async def _check_lanes(self, entity_type: str) -> None:
         """Refuse a limit for each entity of a type, by what the namespace recorded for it, if its entities share lanes."""
-        agreements = self._session.transport.agreements
+        agreements = self._transport.agreements
         await agreements.learn(entity_type)
         if isinstance(agreements.recorded(entity_type), Lanes):
             raise InvalidSettings(
@@ -113,7 +110,7 @@ class Limits:
         Raises:
             InvalidSettings, TransportUnavailable: As for `put`.
         """
-        return await self._session.transport.limits.put(rule_name(name), "")
+        return await self._transport.limits.put(rule_name(name), "")
 
     async def release(self, name: str, *, key: str | None = None) -> None:
         """End the hold that a handler set by `Snooze(hold=…)`: what waits for this limit starts as it allows.
@@ -126,7 +123,7 @@ class Limits:
             InvalidSettings, TransportUnavailable: As for `put`.
         """
         rule = rule_name(name)
-        await self._session.transport.limits.release(rule if key is None else f"{rule}:{encoded(key)}")
+        await self._transport.limits.release(rule if key is None else f"{rule}:{encoded(key)}")
 
     async def list(self, name: str | None = None) -> LimitInfos:
         """Return all limits, a line each; or with a name those of its buckets that are in use, at most a thousand.
@@ -135,7 +132,7 @@ class Limits:
             UnknownLimit: There is no such limit.
             InvalidSettings, TransportUnavailable: As for `put`.
         """
-        transport = self._session.transport.limits
+        transport = self._transport.limits
         rules = {rule.name: rule for rule in await transport.rules()}
         if name is None:
             uses = await transport.uses(list(rules))
@@ -152,7 +149,7 @@ class Limits:
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
-        return await self._session.transport.limits.waiting()
+        return await self._transport.limits.waiting()
 
 
 def _is_of(scope: str, rule: str) -> bool:

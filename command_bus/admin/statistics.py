@@ -14,7 +14,7 @@ from command_bus.clock import mono
 from command_bus.errors import EntitiesStopped, IdleTimeout
 from command_bus.messages.policies import PRIORITIES
 from command_bus.serialization.announcements import WorkerInfo, read_worker
-from command_bus.session import Session
+from command_bus.session import OnSession
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.records import ShardSnapshot
 
@@ -22,20 +22,18 @@ _NAMED = 100
 _POLL_FIRST, _POLL_LAST = 0.01, 0.1  # seconds
 
 
-class Statistics:
+class Statistics(OnSession):
     """Reads the figures of all shards.
 
     Args:
         session: Connections and settings of the bus.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
     async def stats(self) -> Stats:
         """Return the sum over the shards."""
-        transport = self._session.transport
-        shots = await asyncio.gather(*(transport.operator.statistics.snapshot(shard) for shard in range(transport.shards)))
+        shots = await asyncio.gather(
+            *(self._transport.operator.statistics.snapshot(shard) for shard in range(self._transport.shards))
+        )
         counters: Counter[str] = Counter()
         for shot in shots:
             counters.update(shot.counters)
@@ -84,7 +82,7 @@ class Statistics:
             EntitiesStopped: All that is left waits for an operator.
         """
         left, events = await self._look()
-        if left or self._session.transport.shards == 1:
+        if left or self._transport.shards == 1:
             return left
         left, again = await self._look()
         return left or int(again != events)
@@ -94,7 +92,7 @@ class Statistics:
         left = events = 0
         moving = False
         stopped: list[str] = []
-        transport = self._session.transport
+        transport = self._transport
         for shard in range(transport.shards):
             shot = await transport.operator.statistics.snapshot(shard)
             events += shot.counters["accepted"] + shot.counters["settled"]

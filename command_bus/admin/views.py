@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import Entities, Waits, entity_info
@@ -18,8 +18,8 @@ from command_bus.admin.search import FoundEntities, find_entities
 from command_bus.admin.statistics import Statistics
 from command_bus.errors import InvalidSettings
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.limits import Undecodable, reading_limits
-from command_bus.session import Session
+from command_bus.serialization.limits import Undecodable
+from command_bus.session import OnSession
 from command_bus.transport.ports.limits import LimitWaitInfo
 from command_bus.transport.ports.operator import NO_GROUP, GroupName, NamedGroup
 from command_bus.transport.records import HoldInfo, StoredEntity
@@ -91,8 +91,7 @@ class Standstill:
 _Groups = Mapping[GroupName, NamedGroup]
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
+class _Facts(NamedTuple):
     """The facts that are read of entities, by their mailboxes."""
 
     entities: Mapping[str, StoredEntity]
@@ -100,15 +99,12 @@ class _Facts:
     waits: Waits
 
 
-class Views:
+class Views(OnSession):
     """Views of a namespace whose cost does not grow with it.
 
     Args:
         session: Connections and settings of the bus.
     """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def standing_still(
         self, *, states: Collection[StandingState] = (), patience: float = 5.0, limit: int = 100
@@ -132,7 +128,7 @@ class Views:
         stats, holds, now_ms, (merged, facts, letters) = await asyncio.gather(
             Statistics(self._session).stats(),
             Entities(self._session).holds(),
-            self._session.transport.operator.entities.now_ms(),
+            self._operator.entities.now_ms(),
             self._stopped(asked, limit),
         )
         found = [self._standing(facts, name, stats, now_ms, letters.get(name)) for name in facts.entities]
@@ -149,8 +145,9 @@ class Views:
 
     async def _stopped(self, asked: Collection[str], limit: int) -> tuple[_Groups, _Facts, dict[str, DeadLetter]]:
         """Return the groups, what is known of the entities in those that are asked for, and by them the letters that park them."""
-        transport = self._session.transport
-        parts = await asyncio.gather(*(transport.operator.views.groups(shard, limit) for shard in range(transport.shards)))
+        parts = await asyncio.gather(
+            *(self._transport.operator.views.groups(shard, limit) for shard in range(self._transport.shards))
+        )
         merged: dict[GroupName, NamedGroup] = {name: _merged([each.get(name, NO_GROUP) for each in parts]) for name in parts[0]}
         names = [name for group, each in merged.items() if group in asked for name in each.names]
         limited = merged["limited"].names if "limited" in asked else ()
@@ -161,9 +158,8 @@ class Views:
 
     async def _parking(self, names: Sequence[str]) -> dict[str, DeadLetter]:
         """Return the letters that park entities."""
-        transport = self._session.transport
-        found = await transport.operator.views.look(names)
-        ids = {name: f"{transport.shard_of(name)}-{each.letter}" for name, each in found.items() if each.letter}
+        found = await self._transport.operator.views.look(names)
+        ids = {name: f"{self._transport.shard_of(name)}-{each.letter}" for name, each in found.items() if each.letter}
         letters = await DeadLetters(self._session).several(ids.values())
         return {name: letters[each] for name, each in ids.items() if each in letters}
 
@@ -186,7 +182,7 @@ class Views:
             TransportUnavailable: The server cannot be reached.
         """
         names, following, looked = await find_entities(self._session, text, entity_type, limit, cursor)
-        facts, now_ms = await asyncio.gather(self._facts(names, names, ()), self._session.transport.operator.entities.now_ms())
+        facts, now_ms = await asyncio.gather(self._facts(names, names, ()), self._operator.entities.now_ms())
         infos = tuple(self._info(facts, name, now_ms) for name in facts.entities)
         return FoundEntities(infos, following, looked)
 
@@ -194,7 +190,7 @@ class Views:
         """Read entities, what is first in them, and what they wait for."""
         if not names:
             return _Facts({}, {}, Waits({}, {}, {}, {}))
-        transport = self._session.transport
+        transport = self._transport
         operator = transport.operator
         entities, firsts, limits, due, waiting = await asyncio.gather(
             operator.views.look(names),
@@ -208,7 +204,7 @@ class Views:
         return _Facts(entities, firsts, Waits(retries, limits, waiting, {}))
 
     def _info(self, facts: _Facts, name: str, now_ms: int) -> EntityInfo:
-        return entity_info(facts.entities[name], self._session.transport.shard_of(name), now_ms, facts.waits)
+        return entity_info(facts.entities[name], self._transport.shard_of(name), now_ms, facts.waits)
 
     def _standing(self, facts: _Facts, name: str, stats: Stats, now_ms: int, letter: DeadLetter | None) -> StandingEntity:
         stored, info = facts.entities[name], self._info(facts, name, now_ms)
@@ -220,7 +216,7 @@ class Views:
     def _first(self, facts: _Facts, name: str) -> tuple[str, str]:
         """Return id and wire name of the first command; empty if there is none, or it cannot be read."""
         try:
-            envelope = unpack_envelope(facts.firsts[name][1], reading_limits(self._session.settings))
+            envelope = unpack_envelope(facts.firsts[name][1], self._limits)
         except (KeyError, Undecodable):
             return "", ""
         return envelope.command_id, envelope.name

@@ -4,6 +4,8 @@
 
 A worker that dies in between leaves a pinned tick that is due: the one that looks next goes on with it, and the number of the firing makes a
 repeat nothing. A firing that is refused (its entity is full, say) stays pinned and due, and is tried again a second later.
+
+`Overlaps`: what happens to a firing's predecessor that is not settled.
 """
 
 from __future__ import annotations
@@ -11,19 +13,92 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from command_bus.admin.ending import Cancelling
 from command_bus.clock import wall_ms
-from command_bus.errors import MissingExtra, NewerState
+from command_bus.errors import CommandBusError, MissingExtra, NewerState
 from command_bus.scheduling.info import Told, fired, missed, paused, skipped
-from command_bus.scheduling.overlaps import Overlaps
 from command_bus.scheduling.planning import plan, present, set_back, unpin
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate, Templates
+from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.odd_values import pass_over
-from command_bus.session import Session
+from command_bus.session import OnSession, Session
+from command_bus.transport.marks import accepted_ms, is_settled
 from command_bus.transport.ports.schedules import REFUSALS, DueSchedules, FireAnswer, Firing, RecordChange, ScheduleStore
+
+
+@dataclass(eq=False)
+class Overlaps:
+    """Looks at predecessors, and makes room.
+
+    Attributes:
+        session: Connections and settings of the bus.
+        templates: Name the mailboxes.
+    """
+
+    session: Session
+    templates: Templates
+
+    async def skips(self, record: ScheduleRecord) -> bool:
+        """Return whether a tick is left out, because its predecessor is not settled. One that can never run leaves out none."""
+        if record.policy.overlap != "skip":
+            return False
+        mailbox = await self._unsettled(record)
+        return mailbox is not None and not await self._is_late(record, mailbox)
+
+    async def makes_room(self, record: ScheduleRecord) -> bool:
+        """Take a predecessor out of line that must not come before; return False while it has to be waited for.
+
+        One that is parked stays: an operator decides about it.
+        """
+        if record.policy.overlap not in ("replace", "cancel"):
+            return True
+        mailbox = await self._unsettled(record)
+        if mailbox is None:
+            return True
+        if (await self.session.transport.operator.entities.look(mailbox)).state == "parked":
+            return True
+        replaces = record.policy.overlap == "replace"
+        with suppress(CommandBusError):  # one that runs was only asked to end; the next look goes on
+            if replaces:
+                await WaitingCommands(self.session).cancel_in(mailbox, record.last_id)
+            else:
+                await Cancelling(self.session, record.last_id, f"the next firing of {record.name} is due").end_in(mailbox)
+        return replaces or await self._unsettled(record) is None
+
+    async def _unsettled(self, record: ScheduleRecord) -> str | None:
+        """Return the mailbox of the last firing, if that is accepted and not settled.
+
+        One that no worker believes (a wrong signature) is removed without its mark: of an empty mailbox nothing is waited for.
+        """
+        if not record.last_id:
+            return None
+        try:
+            envelope = self.templates.read(record)
+        except BadTemplate:
+            return None
+        mailbox = await self.templates.mailbox(envelope, record.last_id)
+        mark = await self.session.transport.schedules.mark(mailbox, record.last_id)
+        if mark is None or is_settled(mark):
+            return None
+        return mailbox if (await self.session.transport.operator.entities.look(mailbox)).depth else None
+
+    async def _is_late(self, record: ScheduleRecord, mailbox: str) -> bool:
+        """Return whether the deadline has passed of a last firing that was never started."""
+        ttl_ms, operator = self.templates.read(record).ttl_ms, self.session.transport.operator
+        if ttl_ms is None:
+            return False
+        now_ms = await operator.entities.now_ms()
+        message = await WaitingCommands(self.session).place_of(mailbox, record.last_id)
+        if message is None or now_ms <= accepted_ms(message) + ttl_ms:
+            return False
+        entity = await operator.entities.look(mailbox)  # behind the time: what has not started by then never does
+        return entity.oldest_id != message or not (entity.attempt or entity.first_ms)
+
 
 _log = logging.getLogger("command_bus.worker")
 _TRIES = 50
@@ -46,7 +121,7 @@ class _Due(NamedTuple):
     left: list[str]
 
 
-class ScheduleFiring(DueSchedules):
+class ScheduleFiring(OnSession, DueSchedules):
     """Implements `DueSchedules`.
 
     Args:
@@ -54,17 +129,17 @@ class ScheduleFiring(DueSchedules):
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         self.templates = Templates(session)
         self._overlaps = Overlaps(session, self.templates)
         self._told: set[str] = set()
 
     @property
     def _store(self) -> ScheduleStore:
-        return self._session.transport.schedules
+        return self._transport.schedules
 
     async def fire_due(self, names: Sequence[str]) -> tuple[int, Sequence[str]]:
-        found, server_ms = await asyncio.gather(self._store.read(names), self._session.transport.operator.entities.now_ms())
+        found, server_ms = await asyncio.gather(self._store.read(names), self._operator.entities.now_ms())
         due = _Due([], [], [], [])
         for name, raw in zip(names, found, strict=True):
             self._judge(due, name, raw, server_ms)
@@ -183,7 +258,7 @@ class ScheduleFiring(DueSchedules):
             record, raw = await self.found(name)
             if record is None or not record.pinned:
                 return record, raw
-            now_ms = await self._session.transport.operator.entities.now_ms()
+            now_ms = await self._operator.entities.now_ms()
             if name not in await self.complete([record], now_ms):
                 await self._end(record, raw, now_ms)
         raise NewerState(f"the schedule {name!r} changes all the time: try again")
@@ -211,7 +286,7 @@ class ScheduleFiring(DueSchedules):
 
     async def look_over(self, page: Sequence[tuple[str, bytes]]) -> None:
         # The server's time alone: a worker whose clock is behind would take every schedule for one whose clock had jumped ahead.
-        server_ms = await self._session.transport.operator.entities.now_ms()
+        server_ms = await self._operator.entities.now_ms()
         due = await self._store.due_at([name for name, _ in page])
         changes: list[RecordChange] = []
         for (name, raw), at in zip(page, due, strict=True):

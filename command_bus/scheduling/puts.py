@@ -1,24 +1,30 @@
 """`SchedulePuts`: what a put makes of a schedule: a new one, a changed one, or the same.
 
 A *draft* is the record of what was declared or put, without a next tick.
+
+`ScheduleMoves`: takes schedules along to another place, with how far they have come.
+
+What is exported to be moved is marked as exported: from then on nothing of it fires where it was, also beside workers that live. So no tick fires
+in both places. The ticks since then are due in the new place, by the rule `missed`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from command_bus.errors import InvalidCommand, InvalidSettings
+from command_bus.errors import InvalidCommand, InvalidSettings, TransportUnavailable
 from command_bus.messages.message import Message
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.messages.schedule_declarations import DeclaredSchedule
 from command_bus.randomness import token
 from command_bus.scheduling.firing import ScheduleFiring
-from command_bus.scheduling.info import PUT
-from command_bus.scheduling.moves import contended
+from command_bus.scheduling.info import EXPORTED, IMPORTED, PUT, ImportReport
 from command_bus.scheduling.planning import first_tick
+from command_bus.scheduling.predecessors import ExportedSchedule, imported, line_of, read_line
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
 from command_bus.sending.sender import Sender
@@ -28,6 +34,74 @@ from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.models import decoded
 from command_bus.serialization.msgpack import unpack
 from command_bus.session import Session
+
+
+@dataclass(eq=False)
+class ScheduleMoves:
+    """Exports and imports the schedules of a namespace, as `Schedules` does.
+
+    Attributes:
+        session: Connections and settings of the bus.
+        firing: Changes records.
+    """
+
+    session: Session
+    firing: ScheduleFiring
+
+    async def export(self, name: str, *, stop: bool) -> str | None:
+        """Return the line of a schedule; None: it is gone. See `Schedules.export`."""
+        record = await self._exported(name, stop=stop)
+        return None if record is None else line_of(record, self.session.settings.namespace)
+
+    async def _exported(self, name: str, *, stop: bool) -> ScheduleRecord | None:
+        """Return a schedule in which no firing is under way, marked as exported if it is to stop; None: it is gone."""
+        for _ in range(_TRIES):
+            record, raw = await self.firing.settled(name)
+            if record is None or record.exported or not stop:
+                return record
+            now_ms = await self.session.transport.operator.entities.now_ms()
+            if await self.firing.change(replace(record, exported=now_ms), raw, EXPORTED):
+                return record
+        raise contended(name)
+
+    async def import_(self, lines: Iterable[str], *, replacing: bool) -> ImportReport:
+        found = [read_line(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        records = [self._ours(each) for each in found]
+        put: list[str] = []
+        kept: list[str] = []
+        for record in records:
+            (put if await self._import(record, replacing=replacing) else kept).append(record.name)
+        return ImportReport(tuple(put), tuple(kept))
+
+    def _ours(self, exported: ExportedSchedule) -> ScheduleRecord:
+        """Return an exported schedule with a command that is signed and encrypted for this namespace.
+
+        Raises:
+            InvalidSettings: Its command cannot be read here, or is not signed as it ought to be.
+        """
+        record = exported.record
+        try:
+            return replace(record, template=self.firing.templates.moved(record, exported.namespace))
+        except (BadTemplate, ForeignTemplate) as error:
+            raise InvalidSettings(f"schedule {record.name!r}: {error.message}") from None
+
+    async def _import(self, line: ScheduleRecord, *, replacing: bool) -> bool:
+        """Put an exported schedule; return whether something has changed."""
+        for _ in range(_TRIES):
+            record, raw = await self.firing.settled(line.name)
+            after = imported(record, line, replacing=replacing)
+            if after is None:
+                return False
+            if await self.firing.change(after, raw, IMPORTED):
+                await self.firing.arm(after)
+                return True
+        raise contended(line.name)
+
+
+def contended(name: str) -> TransportUnavailable:
+    """Return the error of a schedule that others change all the time."""
+    return TransportUnavailable(f"the schedule {name!r} changes all the time: try again", outcome_unknown=False)
+
 
 _log = logging.getLogger("command_bus.worker")
 _TRIES = 100

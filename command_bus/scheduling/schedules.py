@@ -22,13 +22,12 @@ from command_bus.messages.schedule_declarations import DeclaredSchedule, PutOpti
 from command_bus.messages.schedule_specs import Cron, Every
 from command_bus.scheduling.firing import ScheduleFiring
 from command_bus.scheduling.info import REMOVED, ImportReport, ScheduleInfo, SyncReport, altered, info_of
-from command_bus.scheduling.moves import ScheduleMoves, contended
-from command_bus.scheduling.puts import SchedulePuts
+from command_bus.scheduling.puts import ScheduleMoves, SchedulePuts, contended
 from command_bus.scheduling.record import ScheduleRecord, firing_id
 from command_bus.sending.sender import Sender
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.reply import unpack_reply
-from command_bus.session import Session
+from command_bus.session import OnSession, Session
 from command_bus.transport.marks import is_settled, reply_in
 from command_bus.transport.ports.schedules import RecordChange
 
@@ -40,7 +39,7 @@ Change = Callable[[ScheduleRecord, int], ScheduleRecord | None]
 """Gives the record that a schedule is to have at a time; None: as it is."""
 
 
-class Schedules:
+class Schedules(OnSession):
     """The schedules of a namespace.
 
     Args:
@@ -49,7 +48,7 @@ class Schedules:
     """
 
     def __init__(self, session: Session, sender: Sender) -> None:
-        self._session = session
+        super().__init__(session)
         self._sender = sender
         self.firing = ScheduleFiring(session)
         self._puts = SchedulePuts(session, sender, self.firing)
@@ -188,8 +187,8 @@ class Schedules:
             record, raw = await self.firing.settled(checked_name(name))
             if record is None and not raw:
                 raise _unknown(name)
-            if (await self._session.transport.schedules.change([RecordChange(name, raw, b"", None, REMOVED)]))[0]:
-                await self._session.transport.schedules.forget(name)
+            if (await self._transport.schedules.change([RecordChange(name, raw, b"", None, REMOVED)]))[0]:
+                await self._transport.schedules.forget(name)
                 return
         raise contended(name)
 
@@ -228,7 +227,7 @@ class Schedules:
 
     async def _stored(self) -> AsyncIterator[tuple[str, bytes]]:
         """Yield the names with their records, each once."""
-        transport, seen = self._session.transport, set[str]()
+        transport, seen = self._transport, set[str]()
         for shard in range(transport.shards):
             async for page in transport.schedules.pages(shard):
                 for name, raw in page:
@@ -278,7 +277,7 @@ class Schedules:
         """
         found: dict[str, str] = {}
         for declared in registry.schedules():
-            (raw,) = await self._session.transport.schedules.read([declared.name])
+            (raw,) = await self._transport.schedules.read([declared.name])
             record = None if raw is None else ScheduleRecord.unpack(declared.name, raw)
             if record is None:
                 found[declared.name] = "is declared and not stored: no worker with this code has started"
@@ -303,13 +302,13 @@ class Schedules:
             record, raw = await self.firing.settled(checked_name(name))
             if record is None:
                 raise _unknown(name)
-            after = change(record, await self._session.transport.operator.entities.now_ms())
+            after = change(record, await self._operator.entities.now_ms())
             if after is None or await self.firing.change(after, raw, altered(record, after)):
                 return record, after or record
         raise contended(name)
 
     async def _read(self, name: str) -> ScheduleRecord:
-        (raw,) = await self._session.transport.schedules.read([checked_name(name)])
+        (raw,) = await self._transport.schedules.read([checked_name(name)])
         record = None if raw is None else ScheduleRecord.unpack(name, raw)
         if record is None:
             raise _unknown(name)
@@ -323,7 +322,7 @@ class Schedules:
         if envelope is None or not record.last_id:
             return None
         mailbox = await self.firing.templates.mailbox(envelope, record.last_id)
-        mark = await self._session.transport.schedules.mark(mailbox, record.last_id)
+        mark = await self._transport.schedules.mark(mailbox, record.last_id)
         if mark is not None and not is_settled(mark):
             return "waiting"
         reply = reply_in(mark)

@@ -14,9 +14,9 @@ from command_bus.errors import CommandBusError, InvalidCommand
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.serialization.envelope_options import UNIQUE
-from command_bus.serialization.limits import Undecodable, reading_limits
+from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.protection import Protection
-from command_bus.session import Session
+from command_bus.session import OnSession, Session
 from command_bus.transport.flows import envelope_flow
 from command_bus.transport.mailboxes import free_mailbox, mailbox_name
 from command_bus.transport.marks import digest_of
@@ -35,7 +35,7 @@ class ForeignTemplate(CommandBusError):
     code = "foreign_template"
 
 
-class Templates:
+class Templates(OnSession):
     """Reads templates and makes firings of them.
 
     Args:
@@ -43,9 +43,8 @@ class Templates:
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         self._settings = session.settings
-        self._limits = reading_limits(session.settings)
 
     @property
     def _protection(self) -> Protection | None:
@@ -120,7 +119,7 @@ class Templates:
         """Return the mailbox of a firing, by what the namespace recorded for its entity type."""
         if envelope.entity_type is None or envelope.entity_id is None:
             return free_mailbox(command_id)
-        agreements = self._session.transport.agreements
+        agreements = self._transport.agreements
         policy = agreements.recorded(envelope.entity_type)
         if policy is None:
             await agreements.learn(envelope.entity_type)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 from command_bus.errors import BadSignature, CallCycle, CommandBusError, CommandCancelled, InvalidCommand
 from command_bus.messages.message import Message
@@ -30,8 +30,7 @@ from command_bus.transport.submissions import NO_DIGEST, Submission
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(NamedTuple):
     """A command that is called.
 
     Attributes:
@@ -43,6 +42,7 @@ class Child:
     digest: bytes
 
 
+@dataclass(eq=False, slots=True)
 class Children:
     """Makes the calls of one run of a durable handler.
 
@@ -55,21 +55,12 @@ class Children:
         mailbox: Its mailbox.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        builder: EnvelopeBuilder,
-        prepare: Callable[[OutgoingMessage], Awaitable[Submission]],
-        results: ResultReader,
-        command_id: str,
-        mailbox: str,
-    ) -> None:
-        self._session = session
-        self._builder = builder
-        self._prepare = prepare
-        self._results = results
-        self._caller = command_id
-        self._mailbox = mailbox
+    session: Session
+    builder: EnvelopeBuilder
+    prepare: Callable[[OutgoingMessage], Awaitable[Submission]]
+    results: ResultReader
+    caller: str
+    mailbox: str
 
     def outgoing(self, command: Message[Any], **options: Unpack[DispatchOptions]) -> OutgoingMessage:
         """Return a command with its options, checked and encoded.
@@ -77,7 +68,7 @@ class Children:
         Raises:
             InvalidCommand: It or an option is not what it may be.
         """
-        out = self._builder.outgoing(command, options)
+        out = self.builder.outgoing(command, options)
         if out.unique is not None:
             raise InvalidCommand(f"{out.name!r} has a unique key, which a durable call does not know: use context.dispatch")
         out.given_id = True  # its outcome is remembered, should it not reach the caller
@@ -85,7 +76,7 @@ class Children:
 
     def digest_of(self, out: OutgoingMessage) -> bytes:
         """Return the digest of a command that is called, 8 bytes (see `equality`)."""
-        return self._builder.digest_of(out)
+        return self.builder.digest_of(out)
 
     async def child(self, out: OutgoingMessage, call: str, seed: str) -> Child:
         """Return the call of a command under a name.
@@ -99,9 +90,9 @@ class Children:
             CallCycle: It would wait for its own caller.
         """
         out.command_id = self._id_of(call, seed)
-        out.inbox = self._session.transport.replies.process
-        RETURN.put(out.options, (self._mailbox, self._caller, call))
-        submission = await prepared(self._prepare, out)
+        out.inbox = self.session.transport.replies.process
+        RETURN.put(out.options, (self.mailbox, self.caller, call))
+        submission = await prepared(self.prepare, out)
         mark = waiting_mark(submission.digest, submission.mailbox)
         return Child(
             FollowUp(submission.mailbox, out.command_id, submission.envelope, submission.flow, submission.delay_ms, mark),
@@ -115,59 +106,59 @@ class Children:
             BadSignature: It is not what a key holder had put there, so it is not signed again.
             CommandBusError: It cannot be read or packed by this worker.
         """
-        envelope = unpack_envelope(sent.envelope, reading_limits(self._session.settings))
+        envelope = unpack_envelope(sent.envelope, reading_limits(self.session.settings))
         if fault := await self._fault(sent, first, envelope):
             raise BadSignature(
                 f"{envelope.name} on {mailbox_label(sent.mailbox)} is not sent: {fault}", command_id=sent.command_id
             )
-        protection, command_id = self._session.protection, self._id_of(call, seed)
+        protection, command_id = self.session.protection, self._id_of(call, seed)
         has_entity = envelope.entity_type is not None and envelope.entity_id is not None
         changed = replace(
             envelope,
             command_id=command_id,
             payload=envelope.payload if protection is None else protection.payload(envelope),
             flags=envelope.flags & ~ENCRYPTED,
-            inbox=self._session.transport.replies.process,
-            options=RETURN.replaced(envelope.options, (self._mailbox, self._caller, call)),
+            inbox=self.session.transport.replies.process,
+            options=RETURN.replaced(envelope.options, (self.mailbox, self.caller, call)),
             signature=None,
         )
         mailbox = sent.mailbox if has_entity else free_mailbox(command_id)
-        return replace(sent, command_id=command_id, mailbox=mailbox, envelope=self._builder.pack(changed))
+        return replace(sent, command_id=command_id, mailbox=mailbox, envelope=self.builder.pack(changed))
 
     async def _fault(self, sent: FollowUp, first: str, envelope: WireEnvelope) -> str | None:
         """Return what is wrong with the signature of a command that was kept, its purpose or its mailbox; None if nothing is.
 
         Who can write to the server could have put it there; packed again, it would have a signature of ours.
         """
-        protection = self._session.protection
+        protection = self.session.protection
         signatures = None if protection is None else protection.signatures
         if signatures is None:
             return None if envelope.signature is None else "it is signed, and this worker has no signing_keys"
         fault = signatures.fault(sent.envelope, envelope.signature)
         if fault is not None or envelope.signature is None:
             return fault
-        if RETURN.of(envelope.options) != (self._mailbox, self._caller, first):
+        if RETURN.of(envelope.options) != (self.mailbox, self.caller, first):
             return "it was not signed to be kept by this command under this name"
         policy, entity_type = None, envelope.entity_type
         if entity_type is not None:
-            agreements = self._session.transport.agreements
+            agreements = self.session.transport.agreements
             if agreements.recorded(entity_type) is None:
                 await agreements.learn(entity_type)
-            policy = agreements.recorded(entity_type) or self._session.settings.entity(entity_type).mailbox
+            policy = agreements.recorded(entity_type) or self.session.settings.entity(entity_type).mailbox
         if stands_in(sent.mailbox, entity_type, envelope.entity_id, envelope.command_id, policy):
             return None
         return "it was signed for another entity than that in whose line it is to stand"
 
     def _id_of(self, call: str, seed: str) -> str:
-        return "~" + blake2b(f"{self._caller}\0{seed}\0{call}".encode(), digest_size=16).hexdigest()
+        return "~" + blake2b(f"{self.caller}\0{seed}\0{call}".encode(), digest_size=16).hexdigest()
 
     def expect(self, command_id: str) -> Reply:
         """Be ready for the reply to a call, before it is sent."""
-        return self._session.transport.replies.expect(command_id)
+        return self.session.transport.replies.expect(command_id)
 
     async def remove(self, mailbox: str, command_id: str) -> bool:
         """Take a command that was called out of its line; return False if it has begun, or is not there."""
-        return await WaitingCommands(self._session).cancel_in(mailbox, command_id, fresh=True)
+        return await WaitingCommands(self.session).cancel_in(mailbox, command_id, fresh=True)
 
     async def give_up(self, mailbox: str, command_id: str, reason: str, *, is_durable: bool = False) -> bool:
         """Take a command that was called out of its line, or, if it is durable and has begun, let it end, and what it has called as well.
@@ -183,7 +174,7 @@ class Children:
         """
         if await self.remove(mailbox, command_id):
             return True
-        durable = self._session.transport.durable
+        durable = self.session.transport.durable
         if is_durable or await durable.has_begun(mailbox, command_id):
             await durable.cancel(mailbox, command_id, reason.encode())
         return False
@@ -191,11 +182,11 @@ class Children:
     async def look_up(self, called: CalledCommand) -> None:
         """Bring the caller the outcome of a call that has ended, if that was lost on its way. It stays lost for now while a server is away."""
         with suppress(CommandBusError):
-            await self._session.transport.durable.look_up(self._mailbox, self._caller, called)
+            await self.session.transport.durable.look_up(self.mailbox, self.caller, called)
 
     def awaited(self, work: Awaitable[T]) -> Awaitable[T]:
         """Return what waits for this: where a test has virtual time, that passes meanwhile."""
-        hook = self._session.active_hook
+        hook = self.session.active_hook
         return work if hook is None else hook.awaited(work)
 
     def value_of(self, record: bytes, reply_type: Any, command_id: str) -> Any:
@@ -206,7 +197,7 @@ class Children:
             CommandBusError: The outcome.
         """
         try:
-            return self._results.value_of(record, reply_type, command_id)
+            return self.results.value_of(record, reply_type, command_id)
         except CommandCancelled as error:
             if error.code != CIRCLE:
                 raise

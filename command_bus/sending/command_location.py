@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, CommandTimeout, TransportUnavailable, UnsuitableServer
 from command_bus.serialization.announcements import WorkerStatus, worker_statuses
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
-from command_bus.session import Session, SessionPart
+from command_bus.serialization.limits import PayloadLimits, Undecodable
+from command_bus.session import OnSession, Session, SessionPart
 from command_bus.spelling import nearest
 from command_bus.tasks import end_tasks
 from command_bus.transport.mailboxes import mailbox_label
@@ -50,22 +51,12 @@ class Whereabouts:
 
     def timeout(self, message: str, command_id: str) -> CommandTimeout:
         """Return the error with this message, followed by the hint."""
-        return CommandTimeout(
-            f"{message}. {self.hint}" if self.hint else message,
-            command_id=command_id,
-            state=self.state,
-            position=self.position,
-            running_for=self.running_for,
-            attempt=self.attempt,
-            worker=self.worker,
-            retry_in=self.retry_in,
-            workers=self.workers,
-            handlers=self.handlers,
-        )
+        facts = asdict(self)
+        hint = facts.pop("hint")
+        return CommandTimeout(f"{message}. {hint}" if hint else message, command_id=command_id, **facts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """A command's place in its line, as far as the line could be read."""
 
     position: int | None
@@ -224,7 +215,7 @@ _AT_ONCE = 8
 _NOTHING = Whereabouts()
 
 
-class OverdueCalls(SessionPart):
+class OverdueCalls(OnSession, SessionPart):
     """The calls of one bus that wait for a reply. Attach it to the session.
 
     Args:
@@ -232,8 +223,7 @@ class OverdueCalls(SessionPart):
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-        self._limits = reading_limits(session.settings)
+        super().__init__(session)
         self.renew()
 
     def renew(self) -> None:
@@ -279,7 +269,7 @@ class OverdueCalls(SessionPart):
         return _NOTHING
 
     async def _look(self, mailbox: str, command_id: str, name: str) -> Whereabouts:
-        locations = self._session.transport.locations
+        locations = self._transport.locations
         location = await locations.look(mailbox, command_id)
         line: Sequence[tuple[str, bytes]] = ()
         if self._may_read_lines and location.entity.depth:
@@ -310,7 +300,7 @@ class OverdueCalls(SessionPart):
         while self._late:
             names, self._late = self._late, set()
             try:
-                records = await self._session.transport.announcements.workers()
+                records = await self._transport.announcements.workers()
                 live = [worker for worker in worker_statuses(records) if worker.alive]
             except CommandBusError as error:
                 _log.debug("cannot see who works: %s", error)

@@ -11,10 +11,10 @@ from command_bus.errors import BadResult, CommandTimeout, TransportUnavailable, 
 from command_bus.messages.context import while_lent
 from command_bus.sending.admission import receipt
 from command_bus.sending.command_location import OverdueCalls
-from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
+from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.reply import Completed, raise_or_value, unpack_reply
-from command_bus.session import Session
+from command_bus.session import OnSession, Session
 from command_bus.transport.marks import mailbox_in, reply_in
 from command_bus.transport.submissions import Admission
 
@@ -46,7 +46,7 @@ def reply_value(
     return raise_or_value(outcome, reply_codec_for(reply_type), command_id, limits)
 
 
-class ResultReader:
+class ResultReader(OnSession):
     """Reads outcomes, as `CommandBus` does.
 
     Args:
@@ -55,9 +55,8 @@ class ResultReader:
     """
 
     def __init__(self, session: Session, overdue: OverdueCalls) -> None:
-        self._session = session
+        super().__init__(session)
         self._overdue = overdue
-        self._limits = reading_limits(session.settings)
 
     def value_of(self, record: bytes, reply_type: Any, command_id: str, of: Sequence[str | None] = ()) -> Any:
         """Return the result in a reply record; `of` is name, or name and entity of its command, as far as they are known.
@@ -80,7 +79,7 @@ class ResultReader:
             out: The command.
         """
         out.deadline = deadline
-        reply = self._session.transport.replies.expect(out.command_id)
+        reply = self._transport.replies.expect(out.command_id)
         waiting = self._overdue.begin(out.name)
         accepted: asyncio.Future[Admission] | None = None
         record = None
@@ -117,7 +116,7 @@ class ResultReader:
         while True:
             left = deadline - mono()
             try:
-                for mark in await self._session.transport.locations.marks(command_id):
+                for mark in await self._transport.locations.marks(command_id):
                     if (record := reply_in(mark)) is not None:
                         return record
             except TransportUnavailable:
@@ -129,11 +128,11 @@ class ResultReader:
             pause = min(pause * 1.5, _POLL_LAST)
 
     async def result(self, command_id: str, reply_type: Any, timeout: float, of: Sequence[str | None] = ()) -> Any:
-        marks = await self._session.transport.locations.marks(command_id)
+        marks = await self._transport.locations.marks(command_id)
         record = next((reply for mark in marks if (reply := reply_in(mark)) is not None), None)
         if record is None and marks and timeout > 0:
             record = await self.polled(command_id, mono() + timeout)
-            marks = await self._session.transport.locations.marks(command_id)
+            marks = await self._transport.locations.marks(command_id)
         if record is not None:
             return self.value_of(record, reply_type, command_id, of)
         if mailbox := next(filter(None, map(mailbox_in, marks)), None):

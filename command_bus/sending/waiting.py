@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from command_bus.errors import NewerState
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.envelope_options import DURABLE
-from command_bus.serialization.limits import Undecodable, reading_limits
+from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.reply import Cancelled, cancelled_midway
-from command_bus.session import Session
+from command_bus.session import OnSession, Session
 from command_bus.transport.marks import mailbox_in
 from command_bus.transport.ports.operator import Mailboxes
 from command_bus.transport.records import WaitingEntry
@@ -38,17 +38,16 @@ def grouped(depths: Mapping[str, int]) -> Iterator[list[str]]:
         yield group
 
 
-class WaitingCommands:
+class WaitingCommands(OnSession):
     """The commands that wait in mailboxes: cancel one, purge many."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-        self._limits = reading_limits(session.settings)
+        super().__init__(session)
         self._retention = Retention.of(session.settings)
 
     @property
     def _mailboxes(self) -> Mailboxes:
-        return self._session.transport.operator.mailboxes
+        return self._operator.mailboxes
 
     async def cancel(self, command_id: str) -> bool:
         """Remove one waiting command; False if it runs, has run or is unknown.
@@ -59,7 +58,7 @@ class WaitingCommands:
 
     async def find(self, command_id: str) -> list[str]:
         """Return the mailboxes in which a command may wait or run: by its marks, else where it stands in a line; that goes through all."""
-        marks = await self._session.transport.locations.marks(command_id)
+        marks = await self._transport.locations.marks(command_id)
         if marks:
             return [mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None]
         delayed = await self._mailboxes.find_delayed(command_id)
