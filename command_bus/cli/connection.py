@@ -66,24 +66,24 @@ def run_command(work: Callable[[], Awaitable[T]], *, sends: bool = False) -> T:
         raise Exit(ExitCode.DONE) from None
 
 
-def on_bus(target: Target, act: Callable[[CommandBus], Awaitable[T]], *, may_begin: bool = False) -> T:
+def on_bus(target: Target, act: Callable[[CommandBus], Awaitable[T]], *, may_begin: bool = False, sends: bool = False) -> T:
     """Do one thing on the target's open bus, as `open_bus` and `run_command`, and return its result."""
 
     async def work() -> T:
         async with open_bus(target, may_begin=may_begin) as bus:
             return await act(bus)
 
-    return run_command(work)
+    return run_command(work, sends=sends)
 
 
-def run_until_interrupted(work: Callable[[], Awaitable[None]]) -> None:
-    """Run work that Ctrl-C ends as it should be ended: with exit code 0.
+def run_until_interrupted(target: Target, act: Callable[[CommandBus], Awaitable[None]]) -> None:
+    """Do one thing on the target's open bus that Ctrl-C ends as it should be ended: with exit code 0.
 
     Raises:
-        typer.Exit: The work failed, or was interrupted.
+        typer.Exit: It failed, or was interrupted.
     """
     try:
-        run_command(work)
+        on_bus(target, act)
     except Exit as ended:
         raise Exit(ExitCode.DONE if ended.exit_code == ExitCode.INTERRUPTED else ended.exit_code) from None
 

@@ -11,29 +11,27 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from typer import BadParameter, Typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
 
-@dataclass(frozen=True)
-class LazyCommand:
+class LazyCommand(NamedTuple):
     """A command of the program, which is imported on first use.
 
     Attributes:
         name: Its name on the command line and in the module.
-        module: Name of the module below `command_bus.cli` that has the function or the `typer.Typer` of that name.
         summary: Its line in `--help`.
+        module: Name of the module in `command_bus.cli.commands` that has the function or the `typer.Typer` of that name; empty: the same.
     """
 
     name: str
-    module: str
     summary: str
+    module: str = ""
 
 
 class _Commands(Mapping[str, Any]):
@@ -84,7 +82,7 @@ def lazy_group(listed: Sequence[LazyCommand]) -> type[TyperGroup]:
 @cache
 def _build(listed: LazyCommand) -> Any:
     """Build the command that click runs."""
-    found: Any = getattr(import_module(f"command_bus.cli.{listed.module}"), listed.name)
+    found: Any = getattr(import_module(f"command_bus.cli.commands.{listed.module or listed.name}"), listed.name)
     if not isinstance(found, Typer):
         alone = Typer(add_completion=False, rich_markup_mode=None)
         alone.command(listed.name)(found)

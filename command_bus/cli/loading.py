@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from command_bus.bus import CommandBus
@@ -48,12 +48,7 @@ def import_object(import_string: str) -> Any:
     name, attribute = parse_import_string(import_string)
     if (folder := os.getcwd()) not in sys.path:  # noqa: PTH109 - sys.path has strings
         sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise  # the module exists, and imports one that does not
-        raise InvalidSettings(f"{import_string}: there is no module {error.name!r} in {folder} or installed") from None
+    module = _imported(name, import_string)
     try:
         return reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
@@ -93,19 +88,22 @@ def include_modules(registry: HandlerRegistry, modules: Iterable[str]) -> None:
         if not all(part.isidentifier() for part in name.split(".")):
             dotted = name.partition(":")[0].removesuffix(".py").replace("/", ".").strip(".")
             raise InvalidSettings(f"--include {name}: name the module as in an import, --include {dotted}")
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-                raise  # the module exists, and imports one that does not
-            folder = Path.cwd()
-            raise InvalidSettings(f"--include {name}: there is no module {error.name!r} in {folder} or installed") from None
+        _imported(name, f"--include {name}")
         registry.include(name)
         if not any(handler.module == name or handler.module.startswith(f"{name}.") for handler in registry):
             raise InvalidSettings(
                 f"--include {name}: the module registers no handler of this bus; decorate them with @handles(…), or with "
                 "@registry.handles(…) of the registry that the bus was made with"
             )
+
+
+def _imported(name: str, given: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise  # the module exists, and imports one that does not
+        raise InvalidSettings(f"{given}: there is no module {error.name!r} in {Path.cwd()} or installed") from None
 
 
 def log_start_failure(error: Exception, import_string: str) -> None:

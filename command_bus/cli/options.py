@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from typer import Context, Exit, Option, Typer
+from typer import Argument, Context, Exit, Option, Typer
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.lazy_commands import import_bus
@@ -36,6 +36,16 @@ Prefix = Annotated[
         help="Path below which a proxy serves the pages, as /ops; X-Forwarded-Prefix of a --proxy counts more.",
     ),
 ]
+Proxies = Annotated[
+    list[str] | None,
+    Option("--proxy", metavar="ADDRESS", help="Address or network of a proxy, whose headers are trusted."),
+]
+HostNames = Annotated[
+    list[str] | None,
+    Option("--name", metavar="HOST", help="Host name that requests may use; others are refused."),
+]
+Reason = Annotated[str, Option("--reason", "-m", help="A note that `entity` and `stats` show.")]
+CommandIds = Annotated[list[str], Argument(metavar="ID", help="Command ids.")]
 Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")]
 PauseUntil = Annotated[str | None, Option("--until", metavar="TIME", help="End the pause at this time: 2026-12-01T09:00.")]
 PauseFor = Annotated[str | None, Option("--for", metavar="TIME", help="End the pause after this time: 90s, 30m, 2h.")]
@@ -80,8 +90,7 @@ def command_group(summary: str) -> Typer:
     return Typer(callback=accept_target_options, add_completion=False, rich_markup_mode=None, no_args_is_help=True, help=summary)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The answer of a command that has `--json`.
 
     Attributes:

@@ -41,7 +41,7 @@ LOADS = {
     ("entity", "account:a-1"): {"commands.entity", "commands.entity_view", "times"},
     ("pause", "account"): {"commands.control", "times"},
     ("resume", "account"): {"commands.control", "times"},
-    ("dlq", "list"): {"commands.dlq", "commands.letter_selection", "times"},
+    ("dlq", "list"): {"commands.dlq", "times"},
     ("recount",): {"commands.control", "times"},
     ("audit",): {"commands.audit"},
     ("events", "list"): {"commands.events"},

@@ -13,8 +13,7 @@ import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from command_bus.cli.codegen.checked_source import IMPORTED, RefusedSource, check_source
 from command_bus.cli.codegen.type_names import (
@@ -63,8 +62,7 @@ def schema_document(commands: Sequence[CommandInfo], namespace: str) -> dict[str
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Clients:
+class Clients(NamedTuple):
     """A module with a class for each command.
 
     Attributes:

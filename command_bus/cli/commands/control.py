@@ -9,8 +9,19 @@ from typer import Argument, Exit, Option
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.completion import entity_types
-from command_bus.cli.connection import on_bus, open_bus, run_command
-from command_bus.cli.options import Answer, DryRun, PauseFor, PauseUntil, Target, Yes, entity_type_named, with_target
+from command_bus.cli.connection import on_bus
+from command_bus.cli.options import (
+    Answer,
+    CommandIds,
+    DryRun,
+    PauseFor,
+    PauseUntil,
+    Reason,
+    Target,
+    Yes,
+    entity_type_named,
+    with_target,
+)
 from command_bus.cli.output import pluralize, split
 from command_bus.cli.terminal import ExitCode, confirm_or_exit, echo, print_error, undo_hint, usage_error, warn_if_unknown
 from command_bus.cli.times import parse_end
@@ -29,7 +40,6 @@ OneType = Annotated[
     ),
 ]
 Everything = Annotated[bool, Option("--all", help="Act on the whole bus.")]
-Reason = Annotated[str, Option("--reason", "-m", help="A note that `entity` and `stats` show.")]
 
 
 @with_target
@@ -87,14 +97,9 @@ def drain(
     name = _selection_name(entity_type, everything)
     changed = _change_entities(target, entity_type, lambda chosen: chosen.drain(reason), done="drained")
     echo(f"{name}: {'draining' if changed else 'was draining already'}")
-    stored = 0 if entity_type is not None else run_command(lambda: _count_schedules(target))
+    stored = 0 if entity_type is not None else on_bus(target, lambda bus: bus.stats()).schedules_stored
     if stored:
         echo(f"its schedules stay ({stored:,}): {target.command('schedules', 'export', '--stop')} takes them along")
-
-
-async def _count_schedules(target: Target) -> int:
-    async with open_bus(target) as bus:
-        return (await bus.stats()).schedules_stored
 
 
 @with_target
@@ -112,7 +117,7 @@ def purge(
     Exit codes: 0 purged, 1 not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
     """  # noqa: D301  # fmt: skip
     name = _selection_name(entity_type, everything)
-    depth, entities = run_command(lambda: _count_waiting(target, entity_type))
+    depth, entities = on_bus(target, lambda bus: _count_waiting(bus, entity_type))
     echo(f"{name}: {pluralize(depth, 'waiting command', 'waiting commands')} of {pluralize(entities, 'entity', 'entities')}")
     if dry_run or not depth:
         return
@@ -123,7 +128,7 @@ def purge(
 
 @with_target
 def cancel(
-    command_ids: Annotated[list[str], Argument(metavar="ID", help="Command ids.")],
+    command_ids: CommandIds,
     *,
     running: Annotated[bool, Option("--running", help="End commands that have started, too.")] = False,
     reason: Annotated[str, Option("--reason", "-m", help="Reason that callers and handlers see.")] = "",
@@ -149,21 +154,20 @@ def cancel(
     return split(done, "cancelled", "not_cancelled", f"not cancelled: {other}, it is settled, or was never accepted")
 
 
-async def _count_waiting(target: Target, entity_type: str | None) -> tuple[int, int]:
+async def _count_waiting(bus: CommandBus, entity_type: str | None) -> tuple[int, int]:
     """Count the waiting commands, and the entities that have some."""
-    async with open_bus(target) as bus:
-        depth = entities = 0
-        cursor: str | None = None
-        while True:
-            page = await _select_entities(bus, entity_type).list(order="name", limit=1000, cursor=cursor)
-            depth += sum(each.depth - (each.state == "running") for each in page.entities)
-            entities += sum(each.depth > (each.state == "running") for each in page.entities)
-            cursor = page.cursor
-            if cursor is None:
-                break
-        if not depth:
-            await warn_if_unknown(bus, entity_type=entity_type)
-        return depth, entities
+    depth = entities = 0
+    cursor: str | None = None
+    while True:
+        page = await _select_entities(bus, entity_type).list(order="name", limit=1000, cursor=cursor)
+        depth += sum(each.depth - (each.state == "running") for each in page.entities)
+        entities += sum(each.depth > (each.state == "running") for each in page.entities)
+        cursor = page.cursor
+        if cursor is None:
+            break
+    if not depth:
+        await warn_if_unknown(bus, entity_type=entity_type)
+    return depth, entities
 
 
 def _change_entities(
@@ -178,15 +182,14 @@ def _change_entities(
         done: The new state, such as `paused`, for a change that applies to unknown types, too; empty for others.
     """
 
-    async def work() -> Any:
-        async with open_bus(target) as bus:
-            changed = await change(_select_entities(bus, entity_type))
-            if done or not changed:
-                hint = undo_hint(done, target.command("resume", entity_type or "--all")) if done else ""
-                await warn_if_unknown(bus, entity_type=entity_type, done=hint)
-            return changed
+    async def work(bus: CommandBus) -> Any:
+        changed = await change(_select_entities(bus, entity_type))
+        if done or not changed:
+            hint = undo_hint(done, target.command("resume", entity_type or "--all")) if done else ""
+            await warn_if_unknown(bus, entity_type=entity_type, done=hint)
+        return changed
 
-    return run_command(work)
+    return on_bus(target, work)
 
 
 def _select_entities(bus: CommandBus, entity_type: str | None) -> Entities:
@@ -226,11 +229,10 @@ def obliterate(
     Exit codes: 0 deleted, 1 refused, or not confirmed, 2 wrong usage or name, or no terminal to ask on, 4 no server: repeat it.
     """  # noqa: D301
 
-    async def waiting() -> tuple[str, Stats]:
-        async with open_bus(target) as bus:
-            return bus.settings.namespace, await bus.stats()
+    async def waiting(bus: CommandBus) -> tuple[str, Stats]:
+        return bus.settings.namespace, await bus.stats()
 
-    namespace, stats = run_command(waiting)
+    namespace, stats = on_bus(target, waiting)
     if confirm == namespace:
         held = (
             f"{pluralize(stats.depth, 'command', 'commands')} and {pluralize(stats.dead_letters, 'dead letter', 'dead letters')}"

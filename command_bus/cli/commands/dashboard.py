@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from command_bus.cli.connection import open_bus, run_until_interrupted
-from command_bus.cli.options import Prefix, Target, with_target
+from command_bus.cli.connection import run_until_interrupted
+from command_bus.cli.options import HostNames, Prefix, Proxies, Target, with_target
 from command_bus.cli.terminal import echo, usage_error
 from command_bus.errors import InvalidSettings, MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
+    from command_bus.bus import CommandBus
     from command_bus.dashboard.users import Users
 
 SECRET = "COMMAND_BUS_DASHBOARD_SECRET"  # noqa: S105 - the name of the variable
@@ -43,10 +44,7 @@ def dashboard(
         str | None,
         Option("--proxy-header", metavar="NAME", help="Header in which a proxy names who has signed in."),
     ] = None,
-    proxies: Annotated[
-        list[str] | None,
-        Option("--proxy", metavar="ADDRESS", help="Address or network of a proxy, whose headers are trusted."),
-    ] = None,
+    proxies: Proxies = None,
     role: Annotated[
         LocalRole, Option(help="Role of all visitors without --users: from this machine, or signed in by a proxy.")
     ] = LocalRole.VIEWER,
@@ -57,10 +55,7 @@ def dashboard(
         Option(metavar="ADDRESS", help="Address of a trace with {trace_id} in it, which commands link to."),
     ] = None,
     prefix: Prefix = "",
-    name: Annotated[
-        list[str] | None,
-        Option("--name", metavar="HOST", help="Host name that requests may use; others are refused."),
-    ] = None,
+    name: HostNames = None,
 ) -> None:
     """Serve the dashboard: pages for operators in a browser.
 
@@ -74,24 +69,38 @@ def dashboard(
     try:
         from command_bus.dashboard.users import loopback
         from command_bus.dashboard.visit import safe_link, trace_link_of
-        from command_bus.integrations.serving import checked_prefix
+        from command_bus.integrations.serving import checked_prefix, serve_until_stopped
 
         known = _users(users, proxy, proxies or (), role)
         if known is None and host not in _LOCAL:
             raise InvalidSettings(f"{host} can be reached from elsewhere: give --users FILE or --proxy-header NAME")
-        options = {
+        options: Any = {
             "mask": mask or (),
             "hosts": name or (),
             "board_link": safe_link("--grafana", grafana),
             "trace_link": None if traces is None else trace_link_of(traces),
         }
         trusted = proxies or (("127.0.0.1", "::1") if proxy is not None else ())
-        served = {
+        where: Any = {
+            "host": host,
+            "port": port,
             "prefix": checked_prefix(prefix),
             "prefixing": trusted,
             "proxies": trusted if users is not None and proxy is None else (),
         }
-        run_until_interrupted(_serving(target, known or loopback(role.value), (host, port), served, options))
+
+        async def serving(bus: CommandBus) -> None:
+            from command_bus.dashboard.app import dashboard as made
+            from command_bus.dashboard.masking import unknown_masks
+
+            app = made(bus, users=known or loopback(role.value), secret=os.environ.get(SECRET), **options)
+            for masked in unknown_masks(options["mask"], {each.name: each.schema for each in await bus.fleet.commands()}):
+                echo(f"--mask {masked}: no command that workers have announced has a field of this name", err=True)
+            await serve_until_stopped(
+                app, told=lambda url: echo(f"{bus.session.where}: {url}", err=True), extra="dashboard", **where
+            )
+
+        run_until_interrupted(target, serving)
     except (InvalidSettings, MissingExtra) as error:
         raise usage_error(error.message) from None
 
@@ -126,21 +135,3 @@ def _users(file: str | None, header: str | None, proxies: Sequence[str], role: L
         roles = {} if file is None else read_roles(file)
         return behind_proxy(header, roles=roles, everyone=role.value, proxies=proxies or ("127.0.0.1", "::1"))
     return None if file is None else read_users(file)
-
-
-def _serving(
-    target: Target, users: Users, address: tuple[str, int], served: dict[str, Any], options: dict[str, Any]
-) -> Callable[[], Awaitable[None]]:
-    async def serve() -> None:
-        from command_bus.dashboard.app import dashboard as made
-        from command_bus.dashboard.masking import unknown_masks
-        from command_bus.integrations.serving import serve_until_stopped
-
-        async with open_bus(target) as bus:
-            app = made(bus, users=users, secret=os.environ.get(SECRET), **options)
-            where = bus.session.where
-            for name in unknown_masks(options["mask"], {each.name: each.schema for each in await bus.fleet.commands()}):
-                echo(f"--mask {name}: no command that workers have announced has a field of this name", err=True)
-            await serve_until_stopped(app, *address, lambda url: echo(f"{where}: {url}", err=True), extra="dashboard", **served)
-
-    return serve

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Option
 
 from command_bus.cli.completion import OnlyType
 from command_bus.cli.connection import on_bus
-from command_bus.cli.options import Answer, Limit, Target, command_group, with_target
+from command_bus.cli.options import Answer, CommandIds, Limit, Target, command_group, with_target
 from command_bus.cli.output import format_time_and_age, listing, split
 from command_bus.cli.times import parse_moment
 
@@ -46,7 +46,7 @@ def list_delayed(
 @delayed.command("promote", short_help="Let delayed commands take their place now.")
 @with_target
 def promote(
-    command_ids: Annotated[list[str], Argument(metavar="ID", help="Command ids.")],
+    command_ids: CommandIds,
     *,
     at: Annotated[str | None, Option("--at", metavar="TIME", help="Start at this time instead of now: 2026-12-01T09:00.")] = None,
     target: Target,

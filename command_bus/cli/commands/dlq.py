@@ -1,22 +1,32 @@
-"""`command-bus dlq`: the dead letters. A command that changes several letters counts them first, then asks."""
+"""`command-bus dlq`: the dead letters. A command that changes several letters counts them first, then asks.
+
+Dead letters that a command of `dlq` changes: named ones, all that match, or all. They are counted first, then it asks.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from typer import Argument, Option
 
-from command_bus.cli.commands.letter_selection import LetterSelection, apply_to_letters, format_counts, warn_if_names_unknown
 from command_bus.cli.completion import command_names, entity_types, letter_ids
-from command_bus.cli.connection import on_bus, open_bus, run_command
+from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Answer, DryRun, Limit, Target, Yes, command_group, with_options, with_target
-from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age, to_json
-from command_bus.cli.terminal import confirm_or_exit, echo, format_value, usage_error
+from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age, pluralize, to_json
+from command_bus.cli.terminal import confirm_or_exit, echo, format_value, usage_error, warn_if_unknown
 from command_bus.cli.times import parse_time
+
+if TYPE_CHECKING:
+    from command_bus.admin.dead_letters import LetterFilters
+    from command_bus.bus import CommandBus
+
+    OnOne = Callable[[CommandBus, str], Awaitable[None]]
+    OnAll = Callable[[CommandBus], Awaitable[None]]
+
 
 if TYPE_CHECKING:
     from command_bus.admin.dead_letters import LetterFilters
@@ -44,6 +54,7 @@ class DeadLetterReason(StrEnum):
 
 _NEVER_STARTED = (DeadLetterReason.NO_HANDLER, DeadLetterReason.UNSUPPORTED_VERSION)
 
+_ONE_LETTER = Argument(metavar="LETTER", autocompletion=letter_ids, help="Id of a letter, as in `dlq list`.")
 LetterIds = Annotated[
     list[str] | None,
     Argument(metavar="LETTER", autocompletion=letter_ids, help="Ids of letters, as in `dlq list`."),
@@ -111,21 +122,20 @@ def list_letters(
     Exit codes: 0 shown, 2 wrong usage, 4 no server.
     """  # noqa: D301  # fmt: skip
 
-    async def read() -> _Listing:
-        async with open_bus(target) as bus:
-            listing = await _read_letters(bus, filters, limit, count=count)
-            if not listing.letters:
-                await warn_if_names_unknown(bus, filters)
+    async def read(bus: CommandBus) -> _Listing:
+        listing = await _read_letters(bus, filters, limit, count=count)
+        if not listing.letters:
+            await warn_if_names_unknown(bus, filters)
         return listing
 
-    listing = run_command(read)
+    listing = on_bus(target, read)
     return Answer(listing.json_data(), listing.lines())
 
 
 @dlq.command()
 @with_target
 def show(
-    letter: Annotated[str, Argument(metavar="LETTER", autocompletion=letter_ids, help="Id of a letter, as in `dlq list`.")],
+    letter: Annotated[str, _ONE_LETTER],
     *,
     target: Target,
 ) -> Answer:
@@ -189,9 +199,7 @@ def _payload(text: str | None, letters: Sequence[str] | None) -> dict[str, Any] 
 @dlq.command()
 @with_target
 def discard(
-    letters: Annotated[
-        list[str], Argument(metavar="LETTER", autocompletion=letter_ids, help="Id of a letter, as in `dlq list`.")
-    ],
+    letters: Annotated[list[str], _ONE_LETTER],
     *,
     yes: Yes = False,
     target: Target,
@@ -202,21 +210,19 @@ def discard(
     Exit codes: 0 discarded, 1 no such letter, or not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
     """  # noqa: D301
 
-    async def read() -> list[DeadLetter]:
-        async with open_bus(target) as bus:
-            return [await bus.dead_letters.get(letter) for letter in letters]
+    async def read(bus: CommandBus) -> list[DeadLetter]:
+        return [await bus.dead_letters.get(letter) for letter in letters]
 
-    for found in run_command(read):
+    for found in on_bus(target, read):
         echo(f"{found.id}: {found.name} {found.command_id} of {found.entity or 'no entity'}, {found.reason}")
     confirm_or_exit("Discard them? It cannot be undone.", yes=yes)
 
-    async def delete() -> None:
-        async with open_bus(target) as bus:
-            for letter in letters:
-                await bus.dead_letters.discard(letter)
-                echo(f"{letter}: discarded")
+    async def delete(bus: CommandBus) -> None:
+        for letter in letters:
+            await bus.dead_letters.discard(letter)
+            echo(f"{letter}: discarded")
 
-    run_command(delete)
+    on_bus(target, delete)
 
 
 @dlq.command()
@@ -243,8 +249,7 @@ def purge(
     apply_to_letters(target, selection, "Delete them? It cannot be undone.", None, purge_all, yes=yes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
+class _Listing(NamedTuple):
     """The first letters that match.
 
     Attributes:
@@ -305,3 +310,70 @@ def _letter_fields(found: DeadLetter) -> list[tuple[str, Any]]:
         ("headers", to_json(found.headers) if found.headers else None),
         ("payload", "cannot be read" if found.payload is None else to_json(found.payload)),
     ]
+
+
+def format_counts(counts: Counter[tuple[str, str]]) -> str:
+    """Return in one line how many letters match."""
+    if not counts:
+        return "no letter matches"
+    parts = ", ".join(f"{count:,} {name or '(unreadable)'} {reason}" for (reason, name), count in counts.most_common())
+    return f"{pluralize(counts.total(), 'letter', 'letters')}: {parts}"
+
+
+def _no_filters() -> LetterFilters:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class LetterSelection:
+    """Letters by id, or all that match, or all."""
+
+    letters: Sequence[str] = ()
+    filters: LetterFilters = field(default_factory=_no_filters)
+    everything: bool = False
+    dry_run: bool = False
+
+    def check(self) -> None:
+        """Check that exactly one of the three was given.
+
+        Raises:
+            typer.Exit: None was, or several.
+        """
+        filtered = any(value is not None for value in self.filters.values())
+        if sum((bool(self.letters), filtered, self.everything)) != 1:
+            raise usage_error("name letters, or filters, or --all")
+
+
+def apply_to_letters(
+    target: Target, selection: LetterSelection, question: str, on_one: OnOne | None, on_all: OnAll, *, yes: bool
+) -> None:
+    """Act on letters by id, or count all that match, ask, and act on all of them."""
+    selection.check()
+
+    async def act_on_each(bus: CommandBus) -> None:
+        for letter in selection.letters:
+            if selection.dry_run or on_one is None:
+                found = await bus.dead_letters.get(letter)
+                echo(f"{letter}: {found.reason} {found.name} {found.entity or ''}")
+            else:
+                await on_one(bus, letter)
+
+    async def count(bus: CommandBus) -> Counter[tuple[str, str]]:
+        found = await bus.dead_letters.count(**selection.filters)
+        if not found:
+            await warn_if_names_unknown(bus, selection.filters)
+        return found
+
+    if selection.letters:
+        on_bus(target, act_on_each)
+        return
+    counts = on_bus(target, count)
+    echo(format_counts(counts))
+    if counts and not selection.dry_run:
+        confirm_or_exit(question, yes=yes)
+        on_bus(target, on_all)
+
+
+async def warn_if_names_unknown(bus: CommandBus, filters: LetterFilters) -> None:
+    """Warn of filters by a type or command that nothing here knows."""
+    await warn_if_unknown(bus, entity_type=filters.get("entity_type"), command=filters.get("name"))

@@ -9,12 +9,33 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from command_bus.cli.connection import load_settings, open_bus, run_command, without_handler
+from command_bus.cli.doctor.diagnosis import (
+    CommandLine,
+    Finding,
+    check_entities,
+    check_environment,
+    check_mailboxes,
+    check_namespace,
+    check_server,
+    check_values,
+    check_work,
+    worst_grade,
+)
+from command_bus.cli.doctor.stored_checks import (
+    check_dead_letters,
+    check_limits,
+    check_priorities,
+    check_unique,
+    examine_durable,
+    examine_history,
+    examine_schedules,
+)
 from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import format_table
+from command_bus.errors import CommandBusError, TransportUnavailable
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
-    from command_bus.cli.doctor.diagnosis import CommandLine, Finding
     from command_bus.transport.redis.admin.examination import Examination
 
 
@@ -34,8 +55,6 @@ def doctor(
     \b
     Exit codes: 0 nothing is bad, 1 something is bad (or a warning, with --strict), 2 wrong usage, 4 no server.
     """  # noqa: D301
-    from command_bus.cli.doctor.diagnosis import worst_grade
-
     findings = run_command(lambda: _examine(target, suspended_hours * 3600))
     grade = worst_grade(findings)
     lines: list[str] = [format_table(["", "about", "found"], [(each.grade, each.about, each.found) for each in findings])]
@@ -46,8 +65,6 @@ def doctor(
 
 
 async def _examine(target: Target, longest: float) -> list[Finding]:
-    from command_bus.cli.doctor.diagnosis import Finding, check_environment, check_namespace, check_server, worst_grade
-    from command_bus.errors import CommandBusError, TransportUnavailable
     from command_bus.settings import unknown_variables
     from command_bus.transport.redis.admin.examination import examine
     from command_bus.transport.redis.connection.credentials import connection_options
@@ -75,16 +92,6 @@ async def _examine(target: Target, longest: float) -> list[Finding]:
 
 
 async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, longest: float) -> list[Finding]:
-    from command_bus.cli.doctor.diagnosis import check_entities, check_mailboxes, check_values, check_work
-    from command_bus.cli.doctor.stored_checks import (
-        check_dead_letters,
-        check_limits,
-        check_priorities,
-        check_unique,
-        examine_durable,
-        examine_history,
-        examine_schedules,
-    )
     from command_bus.serialization.odd_values import odd_values
 
     workers, stats = await bus.fleet.workers(), await bus.stats()
@@ -111,9 +118,6 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, l
 
 async def _examine_counters(bus: CommandBus, line: CommandLine) -> list[Finding]:
     """Compare the counters with what is there, as far as this user may."""
-    from command_bus.cli.doctor.diagnosis import Finding
-    from command_bus.errors import CommandBusError
-
     try:
         found = await bus.entities.recount(correct=False)
     except CommandBusError:

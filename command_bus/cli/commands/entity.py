@@ -1,16 +1,22 @@
-"""`command-bus entity`: show one entity, or act on it."""
+"""`command-bus entity`: show one entity, or act on it.
+
+`entity TYPE:ID abort`: ask, end the attempt that runs, and report the result in a sentence.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import getpass
+import socket
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from typer import Argument, Exit, Option
 
-from command_bus.cli.commands.entity_view import print_details
+from command_bus.cli import PROGRAM
+from command_bus.cli.commands.entity_view import details, key_table
 from command_bus.cli.completion import entity_words
-from command_bus.cli.connection import on_bus, open_bus, run_command
-from command_bus.cli.options import Action, Json, PauseFor, PauseUntil, Target, Yes, with_target
-from command_bus.cli.output import pluralize, to_json
+from command_bus.cli.connection import on_bus
+from command_bus.cli.options import Action, Answer, Json, PauseFor, PauseUntil, Reason, Target, Yes, with_target
+from command_bus.cli.output import format_duration, pluralize, to_json
 from command_bus.cli.terminal import (
     ExitCode,
     confirm_or_exit,
@@ -25,11 +31,15 @@ from command_bus.cli.times import parse_end
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from datetime import datetime
 
     from command_bus.admin.entity import EntityScope
-    from command_bus.admin.info import EntityDetails
+    from command_bus.admin.info import AbortReport, EntityDetails
+    from command_bus.bus import CommandBus
 
+
+T = TypeVar("T")
 _LEFT_RUNNING = "; the one that runs is left alone"
 
 
@@ -44,7 +54,7 @@ def entity(
         ),
     ],
     *,
-    reason: Annotated[str, Option("--reason", "-m", help="A note that `entity` and `stats` show.")] = "",
+    reason: Reason = "",
     waiting: Annotated[int, Option(min=0, max=1000, help="How many waiting commands to show.")] = 10,
     dry_run: Annotated[bool, Option("--dry-run", help="With purge: only count.")] = False,
     wait: Annotated[float, Option(min=0.1, help="With abort: seconds to wait for the end of the attempt.")] = 10.0,
@@ -80,10 +90,8 @@ def entity(
     one = _OneEntity(target, entity_type, entity_id)
     match action:
         case Action.SHOW:
-            print_details(one.read(waiting), target, as_json=as_json)
+            details(one.read(waiting), target).show(as_json=as_json)
         case Action.ABORT:
-            from command_bus.cli.commands.abort import abort
-
             abort(target, entity_type, entity_id, reason=reason, wait=wait, force=force, yes=yes, as_json=as_json)
         case Action.PURGE:
             one.purge(dry_run=dry_run, yes=yes)
@@ -141,27 +149,28 @@ class _OneEntity:
     def read(self, waiting: int = 0) -> EntityDetails:
         """Read the entity, and warn if it has no commands and its type is unknown."""
 
-        async def read() -> EntityDetails:
-            async with open_bus(self._target) as bus:
-                found = await bus.entity(self._type, self._id).show(waiting=waiting)
-                if not found.entity.depth:
-                    await warn_if_unknown(bus, entity_type=self._type)
-                return found
+        async def read(bus: CommandBus) -> EntityDetails:
+            found = await bus.entity(self._type, self._id).show(waiting=waiting)
+            if not found.entity.depth:
+                await warn_if_unknown(bus, entity_type=self._type)
+            return found
 
-        return run_command(read)
+        return on_bus(self._target, read)
+
+    def _ask(self, act: Callable[[EntityScope], Awaitable[T]]) -> T:
+        return on_bus(self._target, lambda bus: act(bus.entity(self._type, self._id)))
 
     def hold(self, action: Action, reason: str, until: datetime | float | None) -> None:
         """Pause or drain the entity."""
 
-        async def act() -> str:
-            async with open_bus(self._target) as bus:
-                result = await _hold(bus.entity(self._type, self._id), action, reason, until)
-                state = "paused" if action is Action.PAUSE else "drained"
-                done = undo_hint(state, self._target.command("entity", self._name, "resume"))
-                await warn_if_unknown(bus, entity_type=self._type, done=done)
-                return result
+        async def act(bus: CommandBus) -> str:
+            result = await _hold(bus.entity(self._type, self._id), action, reason, until)
+            state = "paused" if action is Action.PAUSE else "drained"
+            done = undo_hint(state, self._target.command("entity", self._name, "resume"))
+            await warn_if_unknown(bus, entity_type=self._type, done=done)
+            return result
 
-        echo(f"{self._name}: {run_command(act)}")
+        echo(f"{self._name}: {on_bus(self._target, act)}")
 
     def resume(self) -> None:
         """Undo pause or drain.
@@ -169,7 +178,7 @@ class _OneEntity:
         Raises:
             typer.Exit: The entity itself was neither paused nor drained.
         """
-        if not on_bus(self._target, lambda bus: bus.entity(self._type, self._id).resume()):
+        if not self._ask(lambda scope: scope.resume()):
             raise failure(f"{self._name} was neither paused nor drained itself{_other_obstacle(self.read())}")
         echo(f"{self._name}: resumed")
 
@@ -179,27 +188,17 @@ class _OneEntity:
         Raises:
             typer.Exit: No command held it.
         """
-        released = on_bus(self._target, lambda bus: bus.entity(self._type, self._id).forget(key))
-        if as_json:
-            echo(to_json({"entity": self._name, "key": key, "released": released}))
-        elif released:
-            echo(f"{self._name}: the key {key!r} is free; what held it stays in line")
-        if not released:
-            if not as_json:
-                print_error(f"{self._name}: no command holds the key {key!r}")
-            raise Exit(ExitCode.FAILED)
+        released = self._ask(lambda scope: scope.forget(key))
+        if not (released or as_json):
+            raise failure(f"{self._name}: no command holds the key {key!r}")
+        freed = f"{self._name}: the key {key!r} is free; what held it stays in line"
+        Answer({"entity": self._name, "key": key, "released": released}, freed, released).show(as_json=as_json)
 
     def keys(self, *, as_json: bool) -> None:
         """Show the unique keys that are held."""
-        from command_bus.cli.commands.entity_view import key_table
-
-        found = on_bus(self._target, lambda bus: bus.entity(self._type, self._id).unique_keys())
-        if as_json:
-            echo(to_json(found))
-            return
-        echo(key_table(found.keys, entities=False))
-        if not found.complete:
-            echo("there may be more: not all keys were looked at")
+        found = self._ask(lambda scope: scope.unique_keys())
+        more = [] if found.complete else ["there may be more: not all keys were looked at"]
+        Answer(found, [key_table(found.keys, entities=False), *more]).show(as_json=as_json)
 
     def purge(self, *, dry_run: bool, yes: bool) -> None:
         """Count the waiting commands, ask, and remove them."""
@@ -210,12 +209,10 @@ class _OneEntity:
             return
         confirm_or_exit("Remove them? It cannot be undone.", yes=yes)
 
-        async def act() -> tuple[int, bool]:
-            async with open_bus(self._target) as bus:
-                scope = bus.entity(self._type, self._id)
-                return await scope.purge(), (await scope.show(waiting=0)).entity.state == "running"
+        async def act(scope: EntityScope) -> tuple[int, bool]:
+            return await scope.purge(), (await scope.show(waiting=0)).entity.state == "running"
 
-        removed, runs = run_command(act)
+        removed, runs = self._ask(act)
         echo(f"{self._name}: {pluralize(removed, 'command', 'commands')} removed{_LEFT_RUNNING if runs else ''}")
 
 
@@ -231,3 +228,91 @@ def _other_obstacle(found: EntityDetails) -> str:
         return f": it is parked by dead letter {found.letter.id}, `command-bus dlq replay` or `dlq discard` that"
     hold = found.entity.hold
     return f": {hold.what} is {hold.mode}" if hold is not None else ""
+
+
+_RISK = " If its handler cannot be ended, it goes on beside its successor."
+
+
+def abort(
+    target: Target, entity_type: str, entity_id: str, *, reason: str, wait: float, force: bool, yes: bool, as_json: bool
+) -> None:
+    """Run `command-bus entity TYPE:ID abort`.
+
+    Raises:
+        typer.Exit: Nothing was ended; the exit code says why.
+    """
+    name = f"{entity_type}:{entity_id}"
+
+    if not yes:
+        question = _question(on_bus(target, lambda bus: bus.entity(entity_type, entity_id).show(waiting=0)))
+        if question is None:
+            raise failure(f"{name}: nothing runs, so nothing was ended")
+        confirm_or_exit(question + (_RISK if force else ""), yes=yes)
+    report = on_bus(target, lambda bus: bus.entity(entity_type, entity_id).abort(reason, by=_operator(), wait=wait, force=force))
+    if as_json:
+        echo(to_json(report))
+    elif report.result == "ended":
+        echo(f"{report.entity}: {_result_sentence(report)}")
+    else:
+        print_error(f"{report.entity}: {_result_sentence(report)}")
+    if report.result != "ended":
+        raise Exit(ExitCode.UNKNOWN if report.result == "unanswered" else ExitCode.FAILED)
+
+
+def _operator() -> str:
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a user without a name, in a container
+        return socket.gethostname()
+
+
+def _question(found: EntityDetails) -> str | None:
+    """Return the question to ask first; None if nothing runs."""
+    entity, head = found.entity, found.head
+    if entity.state != "running" or head is None:
+        return None
+    attempt = f"attempt {entity.attempt} of {head.name} {head.command_id}"
+    return (
+        f"End {attempt}, which has run for {format_duration(entity.running_for)} on worker {entity.worker}?"
+        " It counts as interrupted: another attempt follows, or a dead letter if this was its last."
+    )
+
+
+def _result_sentence(report: AbortReport) -> str:
+    where = f"{report.host}, process {report.pid}" if report.pid is not None else "unknown host"
+    attempt = f"attempt {report.attempt} of {report.name} {report.command_id}"
+    what = f"{attempt}, which had run for {format_duration(report.running_for)} on worker {report.worker} ({where})"
+    match report.result:
+        case "ended":
+            return f"ended {what}. {_FOLLOWS[report.again]}"
+        case "finished":
+            return f"{what}, ended by itself, or its worker was lost: nothing was aborted"
+        case "nothing":
+            return "nothing runs, so nothing was ended"
+        case "runs_on" if report.in_thread:
+            return (
+                f"{attempt} still runs: its handler is in a thread, which nothing can stop. context.cancelled is set, and its entity waits "
+                f"for its end. --force gives the entity up beside it, restarting worker {report.worker} ({where}) ends it"
+            )
+        case "runs_on":
+            return (
+                f"{attempt} still runs: its handler has been cancelled and goes on. --force gives the entity up beside it, restarting worker "
+                f"{report.worker} ({where}) ends it"
+            )
+        case "blocked":
+            return (
+                f"{attempt} cannot be ended: the event loop of its worker is blocked at {report.where}. It is cancelled when the loop goes on; "
+                f"else restart worker {report.worker} ({where})"
+            )
+        case _:
+            return (
+                f"no answer in time from worker {report.worker} ({where}): {attempt} may still be ended. The worker is of an earlier release, "
+                f"stopped or cut off; look again with `{PROGRAM} entity`, or restart it"
+            )
+
+
+_FOLLOWS = {
+    True: "It is started again, as its next attempt",
+    False: "It is a dead letter now (interrupted): see `command-bus dlq list --reason interrupted`",
+    None: "It is started again if it has attempts left, else it is a dead letter (interrupted)",
+}

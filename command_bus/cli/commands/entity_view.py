@@ -5,35 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from command_bus.cli.connection import open_bus, run_command
+from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Answer, Target
-from command_bus.cli.output import format_duration, format_fields, format_table, format_time_and_age, pluralize, to_json
-from command_bus.cli.terminal import SafeText, echo, print_error, warn_if_unknown
+from command_bus.cli.output import format_duration, format_fields, format_table, format_time_and_age, pluralize
+from command_bus.cli.terminal import SafeText, print_error, warn_if_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from command_bus.admin.info import EntityDetails, EntityInfo, UniqueKeyInfo, UniqueKeyPage, WaitingCommand
+    from command_bus.bus import CommandBus
     from command_bus.transport.records import SuspensionInfo
 
 _LONG = 30.0  # seconds that a handler has run
 _UNREADABLE = "(its bytes cannot be read)"
 
 
-def print_details(found: EntityDetails, target: Target, *, as_json: bool) -> None:
-    """Print the details of an entity, for people or as JSON."""
-    if as_json:
-        echo(to_json(found))
-        return
-    echo(format_fields([*_detail_lines(found), *suggest_commands(found, target)]))
+def details(found: EntityDetails, target: Target) -> Answer:
+    """Answer with the details of an entity."""
+    return Answer(found, _texts(found, target))
+
+
+def _texts(found: EntityDetails, target: Target) -> Iterator[str]:
+    yield format_fields([*_detail_lines(found), *suggest_commands(found, target)])
     if found.waiting:
-        echo()
+        yield ""
         keyed = any(each.unique for each in found.waiting)
         head = ["waiting", "command id", "accepted", *(["unique key"] if keyed else [])]
-        echo(format_table(head, [_waiting_row(each, keyed=keyed) for each in found.waiting]))
+        yield format_table(head, [_waiting_row(each, keyed=keyed) for each in found.waiting])
         more = found.entity.depth - 1 - len(found.waiting)
         if found.head is not None and more > 0:
-            echo(f"and {more:,} more")
+            yield f"and {more:,} more"
 
 
 def suggest_commands(found: EntityDetails, target: Target) -> list[tuple[str, str]]:
@@ -159,15 +161,14 @@ def key_table(keys: Sequence[UniqueKeyInfo], *, entities: bool) -> SafeText:
 def key_page(target: Target, entity_type: str | None, limit: int, cursor: str | None) -> Answer:
     """Answer with a page of keys, and how to get the next."""
 
-    async def work() -> UniqueKeyPage:
-        async with open_bus(target) as bus:
-            chosen = bus.entities if entity_type is None else bus.entities.of(entity_type)
-            page = await chosen.unique_keys(limit=limit, cursor=cursor)
-            if not page.keys:
-                await warn_if_unknown(bus, entity_type=entity_type)
-            return page
+    async def work(bus: CommandBus) -> UniqueKeyPage:
+        chosen = bus.entities if entity_type is None else bus.entities.of(entity_type)
+        page = await chosen.unique_keys(limit=limit, cursor=cursor)
+        if not page.keys:
+            await warn_if_unknown(bus, entity_type=entity_type)
+        return page
 
-    page = run_command(work)
+    page = on_bus(target, work)
 
     def text() -> Iterator[str]:
         yield key_table(page.keys, entities=True) if page.keys else "no unique key is held"

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from command_bus.admin.json_data import utc_time
 from command_bus.cli.completion import entity_types
-from command_bus.cli.connection import open_bus, run_command, run_until_interrupted
+from command_bus.cli.connection import on_bus, run_until_interrupted
 from command_bus.cli.options import Answer, Target, command_group, entity_type_named, with_options, with_target
 from command_bus.cli.output import format_duration, format_time, to_json
 from command_bus.cli.terminal import echo, undo_hint, warn_if_unknown
@@ -89,14 +89,13 @@ def watch(
     Exit codes: 0 done, 1 no entity type, 2 wrong usage, 4 no server.
     """  # noqa: D301
 
-    async def switch_on() -> None:
-        async with open_bus(target) as bus:
-            await bus.events.watch(*_entity_types(types), kept=kept)
-            for each in types or ():
-                await warn_if_unknown(bus, entity_type=each, done=undo_hint("watched", target.command("events", "unwatch", each)))
-            echo(_watched_line(await bus.events.watched()))
+    async def switch_on(bus: CommandBus) -> None:
+        await bus.events.watch(*_entity_types(types), kept=kept)
+        for each in types or ():
+            await warn_if_unknown(bus, entity_type=each, done=undo_hint("watched", target.command("events", "unwatch", each)))
+        echo(_watched_line(await bus.events.watched()))
 
-    run_command(switch_on)
+    on_bus(target, switch_on)
 
 
 @events.command(short_help="Stop recording events.")
@@ -108,12 +107,11 @@ def unwatch(types: Types = None, *, target: Target) -> None:
     Exit codes: 0 done, 1 no entity type, 2 wrong usage, 4 no server.
     """  # noqa: D301
 
-    async def switch_off() -> None:
-        async with open_bus(target) as bus:
-            await bus.events.unwatch(*_entity_types(types))
-            echo(_watched_line(await bus.events.watched()))
+    async def switch_off(bus: CommandBus) -> None:
+        await bus.events.unwatch(*_entity_types(types))
+        echo(_watched_line(await bus.events.watched()))
 
-    run_command(switch_off)
+    on_bus(target, switch_off)
 
 
 @events.command("list", short_help="List recorded events.")
@@ -132,15 +130,14 @@ def list_events(
     """  # noqa: D301
     from collections import deque
 
-    async def read() -> list[Event]:
+    async def read(bus: CommandBus) -> list[Event]:
         found: deque[Event] = deque(maxlen=last)
-        async with open_bus(target) as bus:
-            async for event in chosen.read(bus, after="", follow=False):
-                found.append(event)
-            await _warn_if_unwatched(bus, chosen.types)
+        async for event in chosen.read(bus, after="", follow=False):
+            found.append(event)
+        await _warn_if_unwatched(bus, chosen.types)
         return sorted(found, key=lambda event: event.at_ms)
 
-    found = run_command(read)
+    found = on_bus(target, read)
     return Answer({"events": found}, map(_event_line, found))
 
 
@@ -159,13 +156,12 @@ def follow(
     Exit codes: 0 shown until Ctrl-C, 1 no entity type, 2 wrong usage, 4 no server.
     """  # noqa: D301
 
-    async def show() -> None:
-        async with open_bus(target) as bus:
-            await _warn_if_unwatched(bus, chosen.types)
-            async for event in chosen.read(bus, after=None, follow=True):
-                echo(to_json(event, indent=None) if as_json else _event_line(event))
+    async def show(bus: CommandBus) -> None:
+        await _warn_if_unwatched(bus, chosen.types)
+        async for event in chosen.read(bus, after=None, follow=True):
+            echo(to_json(event, indent=None) if as_json else _event_line(event))
 
-    run_until_interrupted(show)
+    run_until_interrupted(target, show)
 
 
 async def _warn_if_unwatched(bus: CommandBus, types: list[str] | None) -> None:

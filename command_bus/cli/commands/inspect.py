@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.completion import command_names, entity_types
-from command_bus.cli.connection import on_bus, open_bus, run_command, without_handler
+from command_bus.cli.connection import on_bus, without_handler
 from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import format_duration, format_fields, format_table, format_time, format_time_and_age, table, to_json
 from command_bus.cli.terminal import SafeText, failure, print_error, usage_error, warn_if_unknown
@@ -136,17 +136,16 @@ def entities(
             raise usage_error("--keys lists by entity and key: leave out --state, --sort and ~")
         return key_page(target, entity_type, limit, cursor)
 
-    async def work() -> tuple[EntityPage, frozenset[str]]:
-        async with open_bus(target) as bus:
-            chosen = bus.entities if entity_type is None else bus.entities.of(None if entity_type == "~" else entity_type)
-            states: Any = {each.value for each in state or ()}
-            order: Any = sort.value
-            page = await chosen.list(states=states, order=order, limit=limit, cursor=cursor)
-            if not page.matching:
-                await warn_if_unknown(bus, entity_type=entity_type)
-            return page, await without_handler(bus, page.entities)
+    async def work(bus: CommandBus) -> tuple[EntityPage, frozenset[str]]:
+        chosen = bus.entities if entity_type is None else bus.entities.of(None if entity_type == "~" else entity_type)
+        states: Any = {each.value for each in state or ()}
+        order: Any = sort.value
+        page = await chosen.list(states=states, order=order, limit=limit, cursor=cursor)
+        if not page.matching:
+            await warn_if_unknown(bus, entity_type=entity_type)
+        return page, await without_handler(bus, page.entities)
 
-    page, unhandled = run_command(work)
+    page, unhandled = on_bus(target, work)
 
     def text() -> Iterator[str]:
         if not page.entities:

@@ -18,7 +18,7 @@ from command_bus.cli.commands.send import (
     message_from_class,
 )
 from command_bus.cli.completion import OnlyType, schedule_names
-from command_bus.cli.connection import on_bus, open_bus, run_command
+from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Answer, Limit, Target, Yes, command_group, outcome, with_target
 from command_bus.cli.output import format_fields, format_time, format_time_and_age, listing, pluralize
 from command_bus.cli.terminal import confirm_or_exit, echo, usage_error
@@ -44,12 +44,11 @@ def export_schedules(
     Exit codes: 0 written, 1 one is of a later release, 2 wrong usage, 4 no server: repeat it.
     """  # noqa: D301
 
-    async def work() -> None:
-        async with open_bus(target) as bus:
-            async for line in bus.schedules.export(stop=stop):
-                echo(line)
+    async def work(bus: CommandBus) -> None:
+        async for line in bus.schedules.export(stop=stop):
+            echo(line)
 
-    run_command(work)
+    on_bus(target, work)
 
 
 @with_target

@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from command_bus.cli.connection import open_bus, run_until_interrupted
-from command_bus.cli.options import Json, Prefix, Target, with_target
+from command_bus.cli.connection import run_until_interrupted
+from command_bus.cli.options import HostNames, Json, Prefix, Proxies, Target, with_target
 from command_bus.cli.output import to_json
 from command_bus.cli.terminal import echo, usage_error
 from command_bus.errors import InvalidSettings, MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from command_bus.gateway.tokens import Tokens
+    from command_bus.bus import CommandBus
 
 
 @with_target
@@ -28,14 +26,8 @@ def serve(
     max_body: Annotated[int, Option(min=1, help="Most bytes of a request's body.")] = 1024 * 1024,
     max_wait: Annotated[float, Option(min=0.1, help="Seconds that a request may wait for an outcome.")] = 60.0,
     prefix: Prefix = "",
-    proxies: Annotated[
-        list[str] | None,
-        Option("--proxy", metavar="ADDRESS", help="Address or network of a proxy, whose headers are trusted."),
-    ] = None,
-    name: Annotated[
-        list[str] | None,
-        Option("--name", metavar="HOST", help="Host name that requests may use; others are refused."),
-    ] = None,
+    proxies: Proxies = None,
+    name: HostNames = None,
 ) -> None:
     """Serve the gateway: commands over HTTP, for other languages. Each request needs a token of the file.
 
@@ -46,11 +38,20 @@ def serve(
     """  # noqa: D301
     try:
         from command_bus.gateway.tokens import read_tokens
-        from command_bus.integrations.serving import checked_prefix
+        from command_bus.integrations.serving import checked_prefix, serve_until_stopped
 
-        limits = {"max_body": max_body, "max_wait": max_wait, "hosts": name or ()}
-        served = {"prefix": checked_prefix(prefix), "prefixing": proxies or (), "proxies": proxies or ()}
-        run_until_interrupted(_serving(target, read_tokens(tokens), (host, port), served, limits))
+        allow, trusted = read_tokens(tokens), proxies or ()
+        where: Any = {"host": host, "port": port, "prefix": checked_prefix(prefix), "prefixing": trusted, "proxies": trusted}
+
+        async def serving(bus: CommandBus) -> None:
+            from command_bus.gateway.app import gateway
+
+            app = gateway(bus, allow=allow, max_body=max_body, max_wait=max_wait, hosts=name or ())
+            await serve_until_stopped(
+                app, told=lambda url: echo(f"{bus.session.where}: {url}", err=True), extra="gateway", **where
+            )
+
+        run_until_interrupted(target, serving)
     except (InvalidSettings, MissingExtra) as error:
         raise usage_error(error.message) from None
 
@@ -72,18 +73,3 @@ def token(*, as_json: Json = False) -> None:
     else:
         echo(f"token  {made}")
         echo(f"hash   {hashed}")
-
-
-def _serving(
-    target: Target, allow: Tokens, address: tuple[str, int], served: dict[str, Any], options: dict[str, Any]
-) -> Callable[[], Awaitable[None]]:
-    async def serving() -> None:
-        from command_bus.gateway.app import gateway
-        from command_bus.integrations.serving import serve_until_stopped
-
-        async with open_bus(target) as bus:
-            app = gateway(bus, allow=allow, **options)
-            where = bus.session.where
-            await serve_until_stopped(app, *address, lambda url: echo(f"{where}: {url}", err=True), extra="gateway", **served)
-
-    return serving

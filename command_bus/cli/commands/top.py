@@ -8,7 +8,7 @@ import typer
 from typer import Option
 
 from command_bus.cli.commands.inspect import Order, entity_table, stats_lines, worker_table
-from command_bus.cli.connection import open_bus, run_until_interrupted
+from command_bus.cli.connection import run_until_interrupted
 from command_bus.cli.options import Json, Target, with_target
 from command_bus.cli.output import format_fields, full_screen, to_json
 from command_bus.cli.terminal import SafeText, echo
@@ -37,16 +37,15 @@ def top(
     Exit codes: 0 shown until Ctrl-C, 2 wrong usage, 4 no server.
     """  # noqa: D301
 
-    async def work() -> None:
-        async with open_bus(target) as bus:
-            if as_json:
-                echo(to_json(_plain(*await _look(bus, rows, sort))))
-            elif once:
-                echo(_view(bus, *await _look(bus, rows, sort), None, interval))
-            else:
-                await _watch(bus, rows, sort, interval)
+    async def work(bus: CommandBus) -> None:
+        if as_json:
+            echo(to_json(_plain(*await _look(bus, rows, sort))))
+        elif once:
+            echo(_view(bus, *await _look(bus, rows, sort), None, interval))
+        else:
+            await _watch(bus, rows, sort, interval)
 
-    run_until_interrupted(work)
+    run_until_interrupted(target, work)
 
 
 async def _watch(bus: CommandBus, rows: int, sort: Order, interval: float) -> None:

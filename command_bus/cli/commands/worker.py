@@ -166,8 +166,8 @@ def dev(
     \b
     Exit codes: as for `worker`.
     """  # noqa: D301
-    from command_bus.cli.process.dev import run_development
     from command_bus.cli.process.logs import configure_logging
+    from command_bus.cli.process.supervisor import run_development
 
     target = _target_without_app(context, "dev")
     if target.url is not None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.output import format_duration
@@ -35,8 +34,7 @@ def command_line(*words: str) -> str:
     return shlex.join([PROGRAM, *words])
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of one check.
 
     Attributes:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import NamedTuple
 
 from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.errors import MissingExtra
@@ -63,8 +64,7 @@ class ProbedProcess:
     ready: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _ProbeAnswer:
+class _ProbeAnswer(NamedTuple):
     process: ProbedProcess
     status: int
     text: str

@@ -16,10 +16,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from command_bus.cli.process.application import Application, check_options
 from command_bus.cli.process.channel import decode_line, encode_line
@@ -36,8 +36,7 @@ _FIRST, _LAST = 0.1, 30.0  # seconds between restarts
 _LONG_LIFE = 10.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessEnd:
+class ProcessEnd(NamedTuple):
     """The end of a process.
 
     Attributes:
@@ -112,6 +111,20 @@ class RestartBackoff:
 _LAST_WORDS = 15.0  # seconds after the grace time until a process is killed: it needs some 5 to hand its work back
 _DEBOUNCE = 0.05  # seconds: one Ctrl-C may arrive twice
 _log = logging.getLogger("command_bus.cli")
+
+
+def run_development(options: WorkerOptions, data: Path | None) -> int:
+    """Start or join this project's server, keep workers on it until asked to stop, and return the exit code."""
+    from command_bus.embedded import shared_server
+
+    os.environ.pop("REDIS_URL", None)
+    try:
+        url = shared_server(persistence=data)
+    except CommandBusError as error:
+        _log.error("%s", error.message)
+        return WorkerExitCode.NOT_STARTED
+    _log.info("development server: %s", url)
+    return run_supervisor(replace(options, url=url))
 
 
 def run_supervisor(options: WorkerOptions) -> int:
