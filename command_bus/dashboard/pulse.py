@@ -14,8 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from command_bus.admin.info import Stats
 from command_bus.bus import CommandBus
@@ -77,8 +76,7 @@ _TREND_EVERY = 20.0
 _log = logging.getLogger("command_bus.dashboard")
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(NamedTuple):
     """The figures of a moment.
 
     Attributes:

@@ -16,7 +16,6 @@ import logging
 import os
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -108,8 +107,7 @@ _logger = logging.getLogger("command_bus")
 _PROJECT = "project"  # a file in the meeting place: the project of the server
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
+class _Own(NamedTuple):
     """A server of this process, and the folder that is kept while commands wait in it."""
 
     server: EmbeddedServer

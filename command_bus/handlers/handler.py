@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 from command_bus.errors import RegistrationError
 from command_bus.handlers.signatures import HandlerSignature, innermost, qualified_name, read_signature
@@ -62,8 +62,7 @@ class Handler:
         return self.message_type is other.message_type and self.origin == other.origin
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectSource:
+class ObjectSource(NamedTuple):
     """The source of the object for a command.
 
     Attributes:

@@ -11,9 +11,8 @@ import inspect
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from types import MethodType, SimpleNamespace
-from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from command_bus.errors import RegistrationError
 from command_bus.handlers.annotations import accepts_message, fits, unalias
@@ -27,8 +26,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerSignature:
+class HandlerSignature(NamedTuple):
     """The shape of a handler's call.
 
     Attributes:

@@ -32,8 +32,7 @@ class StoredDeadLetter:
     keeps: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingEntry:
+class WaitingEntry(NamedTuple):
     """A command that waits in a mailbox.
 
     Attributes:
@@ -216,8 +215,7 @@ class StoredEvent(NamedTuple):
     """True if it is believed: a sender can only say what senders do."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLocation:
+class CommandLocation(NamedTuple):
     """The server's state of a command at a moment.
 
     Attributes:
@@ -237,8 +235,7 @@ class CommandLocation:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class MailboxHead:
+class MailboxHead(NamedTuple):
     """The first commands of one mailbox, and its lease.
 
     Attributes:
@@ -252,8 +249,7 @@ class MailboxHead:
     shard: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShardSnapshot:
+class ShardSnapshot(NamedTuple):
     """The figures of one shard at one moment.
 
     Attributes:
@@ -347,8 +343,7 @@ class StoredEnd(NamedTuple):
     is_over: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TypeRecord:
+class TypeRecord(NamedTuple):
     """One entity type. The values are bytes, because a client may store any.
 
     Attributes:

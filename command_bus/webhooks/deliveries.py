@@ -43,6 +43,7 @@ _LONGEST_WAIT: Final = 86_400.0
 _SHORTEST_WAIT: Final = 1.0
 _MOST_PUT_OFF: Final = 1_000
 _GONE: Final = 410
+_TOLD: Final = ("entity_type", "entity_id", "command_id", "name", "attempt", "letter_id", "reason", "schedule", "count", "delay")
 _log = logging.getLogger("command_bus.webhooks")
 
 
@@ -91,22 +92,7 @@ def delivery_of(record: WebhookRecord, event: Event, place: str) -> DeliverWebho
     about = f"{event.entity_type}:{event.entity_id}" if event.entity_id else event.entity
     if not event.entity_type and event.command_id and not event.schedule:
         about = f"~{event.command_id}"  # without an entity nothing is in order
-    data: dict[str, Any] = {
-        name: value
-        for name in (
-            "entity_type",
-            "entity_id",
-            "command_id",
-            "name",
-            "attempt",
-            "letter_id",
-            "reason",
-            "schedule",
-            "count",
-            "delay",
-        )
-        if (value := getattr(event, name))
-    }
+    data: dict[str, Any] = {name: value for name in _TOLD if (value := getattr(event, name))}
     kind = f"schedule.{event.kind}" if event.schedule else f"command.{event.kind}"
     return _delivery(record, place, about, kind, event.at_ms, data)
 
@@ -232,18 +218,19 @@ def _decided(answer: Answer) -> int:
         Snooze: The receiver asks to wait.
         DeliveryFailed: It did not take it.
     """
-    if 200 <= answer.status < 300:
-        return answer.status
-    if answer.status in BUSY and answer.retry_after is not None:
-        wait = min(max(answer.retry_after, _SHORTEST_WAIT), _LONGEST_WAIT)
-        raise Snooze(wait, most=_MOST_PUT_OFF, reason=f"the receiver answered {answer.status}")
-    if 300 <= answer.status < 400:
-        raise DeliveryFailed(
-            f"the receiver answered {answer.status}, a redirect, which is not followed: put the webhook with its new URL"
-        )
-    if answer.status == _GONE:
-        raise GiveUp("the receiver answered 410: it is gone, and the webhook is paused")
-    raise DeliveryFailed(f"the receiver answered {answer.status}")
+    said = f"the receiver answered {answer.status}"
+    match _result_of(answer):
+        case "delivered":
+            return answer.status
+        case "put_off":
+            wait = min(max(answer.retry_after or 0.0, _SHORTEST_WAIT), _LONGEST_WAIT)
+            raise Snooze(wait, most=_MOST_PUT_OFF, reason=said)
+        case "redirected":
+            raise DeliveryFailed(f"{said}, a redirect, which is not followed: put the webhook with its new URL")
+        case "gone":
+            raise GiveUp(f"{said}: it is gone, and the webhook is paused")
+        case _:
+            raise DeliveryFailed(said)
 
 
 def _gone(record: WebhookRecord | None) -> WebhookRecord | None:

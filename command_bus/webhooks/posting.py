@@ -11,10 +11,9 @@ import ssl
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from command_bus.errors import MissingExtra
 from command_bus.webhooks.addresses import Names
@@ -32,8 +31,7 @@ _MOST_HERE: Final = 200
 """Deliveries of one webhook that wait for their turn or their answer. Further ones wait in their lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer of a receiver.
 
     Attributes:

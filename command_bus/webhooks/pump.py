@@ -4,6 +4,8 @@ The lease and the cursor are one record, written by compare-and-set with the ser
 it next writes, and what it has dispatched in between is dispatched by its successor again, under the same command ids: a duplicate.
 The cursor is written after the dispatch. Events are never read past a gap unnoticed: as long as the last event that was looked at is still
 there, none behind it was deleted.
+
+`Pumps`: the pumps of one process. Each process tries to get each webhook's lease; those that have none look again now and then.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed, CommandBusError, IdempotencyConflict
 from command_bus.messages.outgoing import Envelope
 from command_bus.observer import outward_of
+from command_bus.randomness import JITTER, token
 from command_bus.tasks import end_tasks
 from command_bus.webhooks.deliveries import DeliverWebhook, delivery_of, gap_delivery
 from command_bus.webhooks.record import PumpState, WebhookRecord
@@ -44,6 +47,7 @@ class _Held:
     data: bytes
 
 
+@dataclass(eq=False, slots=True)
 class Pump:
     """The pump of one webhook in one process.
 
@@ -55,12 +59,11 @@ class Pump:
         lease: Seconds of its lease.
     """
 
-    def __init__(self, bus: CommandBus, store: WebhookStore, name: str, holder: str, *, lease: float = LEASE) -> None:
-        self._bus = bus
-        self._store = store
-        self._name = name
-        self._holder = holder
-        self._lease = lease
+    bus: CommandBus
+    store: WebhookStore
+    name: str
+    holder: str
+    lease: float = LEASE
 
     async def run(self) -> None:
         """Take the lease if it is free, and pump until the bus closes, the webhook is removed, or another has the lease.
@@ -68,8 +71,8 @@ class Pump:
         Raises:
             CommandBusError: As reading events.
         """
-        data, state = await self._store.state(self._name)
-        if data is None or state is None or (state.holder != self._holder and await self._store.notes.now_ms() < state.until_ms):
+        data, state = await self.store.state(self.name)
+        if data is None or state is None or (state.holder != self.holder and await self.store.notes.now_ms() < state.until_ms):
             return
         held = _Held(state, data)
         try:
@@ -80,17 +83,17 @@ class Pump:
 
     async def release(self) -> None:
         """Give up the lease, so that another need not wait for its end."""
-        data, state = await self._store.state(self._name)
-        if data is not None and state is not None and state.holder == self._holder:
-            await self._store.set_state(self._name, data, replace(state, holder="", until_ms=0))
+        data, state = await self.store.state(self.name)
+        if data is not None and state is not None and state.holder == self.holder:
+            await self.store.set_state(self.name, data, replace(state, holder="", until_ms=0))
 
     async def _pump(self, held: _Held) -> None:
-        async with aclosing(_Pages(self._bus.events(after=held.state.cursor), self._lease / 3)) as pages:
+        async with aclosing(_Pages(self.bus.events(after=held.state.cursor), self.lease / 3)) as pages:
             while (page := await pages.next()) is not None:
                 if not page:
                     await self._write(held, held.state)
                     continue
-                record = await self._store.recent(self._name)
+                record = await self.store.recent(self.name)
                 if record is None:
                     return
                 await self._deliver(held, record, page)
@@ -100,13 +103,11 @@ class Pump:
         state = held.state
         deliveries: list[DeliverWebhook] = []
         if await self._has_gap(state.cursor):
-            now = await self._store.notes.now_ms()
-            _log.warning(
-                "webhook %s: events were deleted before they were looked at: watch them with a larger `kept`", self._name
-            )
+            now = await self.store.notes.now_ms()
+            _log.warning("webhook %s: events were deleted before they were looked at: watch them with a larger `kept`", self.name)
             state = replace(state, gaps=state.gaps + 1, gap_ms=now)
-            if (outward := outward_of(self._bus.session.observer)) is not None:
-                outward.lost_events(self._name)
+            if (outward := outward_of(self.bus.session.observer)) is not None:
+                outward.lost_events(self.name)
             deliveries.append(gap_delivery(record, state.cursor, page[0].at_ms))
         before = state.cursor
         for event in page:
@@ -117,14 +118,14 @@ class Pump:
         await self._write(held, replace(state, cursor=before, events=state.events + len(deliveries)))
 
     async def _has_gap(self, cursor: str) -> bool:
-        lost = await self._bus.transport.operator.events.lost(cursor.split(","))
+        lost = await self.bus.transport.operator.events.lost(cursor.split(","))
         return any(lost[: len(lost) // 2])  # of what workers wrote: it tells of nothing else
 
     async def _dispatch(self, held: _Held, record: WebhookRecord, deliveries: list[DeliverWebhook]) -> None:
         """Dispatch until all are accepted, in their order; ones that were before are duplicates."""
         envelopes = [Envelope(each, command_id=each.message_id, retry=record.retry) for each in deliveries]
         while envelopes:
-            result = await self._bus.dispatch_batch(envelopes)
+            result = await self.bus.dispatch_batch(envelopes)
             refused = [
                 outcome.error
                 for outcome in result.outcomes
@@ -132,7 +133,7 @@ class Pump:
             ]
             if not refused:
                 return
-            _log.warning("webhook %s waits: its deliveries are not accepted: %s", self._name, refused[0])
+            _log.warning("webhook %s waits: its deliveries are not accepted: %s", self.name, refused[0])
             await asyncio.sleep(_PAUSE)
             await self._write(held, held.state)
 
@@ -142,10 +143,10 @@ class Pump:
         Raises:
             PumpLost: Another has written meanwhile.
         """
-        until = await self._store.notes.now_ms() + int(self._lease * 1000)
-        state = replace(state, holder=self._holder, until_ms=until)
-        if not await self._store.set_state(self._name, held.data, state):
-            raise PumpLost(self._name)
+        until = await self.store.notes.now_ms() + int(self.lease * 1000)
+        state = replace(state, holder=self.holder, until_ms=until)
+        if not await self.store.set_state(self.name, held.data, state):
+            raise PumpLost(self.name)
         held.state, held.data = state, state.pack()
 
 
@@ -205,3 +206,69 @@ class _Pages:
         except CommandBusError as error:
             self._error = error
         await self._read.put(None)
+
+
+_LOOK: Final = 2.0
+"""Seconds between looks for webhooks whose pump has no process."""
+
+
+class Pumps:
+    """Runs the pumps that this process has the lease of.
+
+    Args:
+        bus: It must be open while they run.
+        store: Reads and changes webhooks.
+        lease: Seconds of a lease.
+    """
+
+    def __init__(self, bus: CommandBus, store: WebhookStore, *, lease: float = LEASE) -> None:
+        self._bus = bus
+        self._store = store
+        self._lease = lease
+        self._holder = token(6).hex()
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to look for webhooks."""
+        self._looking = asyncio.get_running_loop().create_task(self._look(), name="command_bus.webhooks")
+
+    async def stop(self) -> None:
+        """End all pumps, and give up their leases."""
+        if self._looking is not None:
+            await end_tasks([self._looking])
+        names = list(self._running)
+        await end_tasks(self._running.values())
+        self._running.clear()
+        for name in names:
+            try:
+                await self._pump(name).release()
+            except CommandBusError:  # its lease ends by itself
+                continue
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                for name in await self._store.all():
+                    if name not in self._running:
+                        self._running[name] = asyncio.create_task(self._run(name), name=f"command_bus.webhook {name}")
+            except BusClosed:
+                return
+            except CommandBusError as error:
+                _log.warning("webhooks cannot be read, trying again: %s", error)
+            except Exception:  # noqa: BLE001 - whatever it is, this must go on
+                _log.exception("webhooks cannot be read, trying again")
+            await asyncio.sleep(min(_LOOK, self._lease / 3) * JITTER.uniform(0.5, 1.0))
+
+    async def _run(self, name: str) -> None:
+        try:
+            await self._pump(name).run()
+        except CommandBusError as error:
+            _log.warning("the pump of webhook %s begins again: %s", name, error)
+        except Exception:  # noqa: BLE001 - the next look begins it again
+            _log.exception("the pump of webhook %s begins again", name)
+        finally:
+            self._running.pop(name, None)
+
+    def _pump(self, name: str) -> Pump:
+        return Pump(self._bus, self._store, name, self._holder, lease=self._lease)

@@ -27,8 +27,7 @@ from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.observer import outward_of
 from command_bus.randomness import token
 from command_bus.webhooks.deliveries import DeliverWebhook, deliverer, test_delivery
-from command_bus.webhooks.pump import LEASE
-from command_bus.webhooks.pumps import Pumps
+from command_bus.webhooks.pump import LEASE, Pumps
 from command_bus.webhooks.record import DELIVERIES, MOST_DELAYS, PumpState, WebhookInfo, WebhookRecord, checked, checked_name
 from command_bus.webhooks.store import WebhookStore, unknown
 

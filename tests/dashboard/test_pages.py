@@ -17,8 +17,7 @@ from starlette.routing import Mount
 
 from command_bus import CommandBus, HandlerRegistry
 from command_bus.dashboard import dashboard
-from command_bus.dashboard.app import PAGES
-from command_bus.dashboard.guard import HEADERS
+from command_bus.dashboard.app import HEADERS, PAGES
 from command_bus.dashboard.pages import entities, fleet
 from command_bus.dashboard.visit import trace_link_of
 from command_bus.transport.redis.admin import views

@@ -20,7 +20,7 @@ from command_bus.dashboard import (
     loopback,
     passwords,
 )
-from command_bus.dashboard.guard import safe_path
+from command_bus.dashboard.app import safe_path
 from command_bus.dashboard.passwords import (
     SESSION_COOKIE,
     Attempts,

@@ -35,7 +35,7 @@ from command_bus.messages.outgoing import Envelope
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
 from command_bus.transport.ports.bulk import LoadItem, Opening, Version
-from command_bus.transport.redis.maintenance.letter_pruning import LetterLimits, LetterPruning
+from command_bus.transport.redis.maintenance.upkeep import LetterLimits, LetterPruning
 from command_bus.transport.unique_keys import LoadKey
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until

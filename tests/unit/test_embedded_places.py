@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from command_bus.embedded import binary, folders
-from command_bus.embedded.launch import checked, rendered
 from command_bus.embedded.locks import try_lock, unlock
+from command_bus.embedded.server import checked, rendered
 from command_bus.errors import InvalidSettings, MissingExtra
 
 ROOT = Path(__file__).resolve().parents[2]

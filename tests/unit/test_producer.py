@@ -12,8 +12,8 @@ import pytest
 from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, UnsuitableServer
 from command_bus.transport.ports.extensions import Availability
+from command_bus.transport.redis.connection.connections import ServerWatch
 from command_bus.transport.redis.connection.outage_log import OutageLog
-from command_bus.transport.redis.connection.server_watch import ServerWatch
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.scripts import ENQUEUE_ONE
 from command_bus.transport.redis.sending.producer import StreamProducer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from command_bus.dashboard.users import Role
 from command_bus.dashboard.visit import Fields, Visit
@@ -13,8 +13,7 @@ T = TypeVar("T")
 _LONGEST = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(NamedTuple):
     """A field that an act asks for besides the reason.
 
     Attributes:
@@ -69,8 +68,7 @@ Performing = Callable[[Visit, Fields], Awaitable[str]]
 """Does it, given the fields; says what came of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+class Act(NamedTuple):
     """Something that may be done.
 
     Attributes:

@@ -7,7 +7,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 
@@ -32,8 +32,7 @@ Place = tuple[int, int, int]
 """The place of a letter among those of all shards: when it was written, by the server's clock, its number in that ms, its shard."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Letter:
+class _Letter(NamedTuple):
     """The facts that are kept of a letter, which may have megabytes."""
 
     id: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
@@ -19,12 +19,12 @@ from command_bus.admin.events import Event, EventPage
 from command_bus.admin.history import HistoryEntry
 from command_bus.admin.info import DeadLetter
 from command_bus.admin.json_data import trace_id_of
-from command_bus.admin.records import CommandRecord
 from command_bus.dashboard.pages.entities import letter_error
 from command_bus.dashboard.visit import Fields, Visit
 from command_bus.errors import CommandBusError, InvalidSettings, UnknownCommand
 from command_bus.serialization.outcome import Status
 
+T = TypeVar("T")
 FILTERS = ("name", "reason", "type", "id", "parked", "since", "until")
 """The fields of an address that choose letters."""
 REASONS = ("failed", "interrupted", "no_handler", "undecodable", "invalid", "unsupported_version", "bad_signature", "expired")
@@ -219,7 +219,9 @@ async def command_page(visit: Visit) -> Response:
     command_id = visit.query["id"]
     if not command_id:
         raise HTTPException(404, "the address names no command: ?id=…")
-    (status, end, recent), record = await asyncio.gather(_known(visit, command_id), _record(visit, command_id))
+    (status, end, recent), record = await asyncio.gather(
+        _known(visit, command_id), _unless_refused(visit.bus.commands.record(command_id))
+    )
     if status is None and end is None:
         raise UnknownCommand(
             f"nothing is known of a command {command_id!r}: it was settled and its id is not remembered, or it has an id that was generated"
@@ -256,29 +258,21 @@ def _texts(visit: Visit, end: HistoryEntry | None) -> dict[str, Any]:
 
 async def _known(visit: Visit, command_id: str) -> tuple[CommandStatus | None, HistoryEntry | None, EventPage | None]:
     """Return where a command is, how it ended, and the events of its entity."""
-    status, end = await asyncio.gather(_status(visit, command_id), visit.bus.history.get(command_id))
+    status, end = await asyncio.gather(
+        _unless_refused(visit.bus.commands.status(command_id), UnknownCommand), visit.bus.history.get(command_id)
+    )
     return status, end, await _recent(visit, *_entity_of(visit, status, end))
 
 
-async def _status(visit: Visit, command_id: str) -> CommandStatus | None:
+async def _unless_refused(asked: Awaitable[T], refusal: type[CommandBusError] = CommandBusError) -> T | None:
     try:
-        return await visit.bus.commands.status(command_id)
-    except UnknownCommand:
-        return None
-
-
-async def _record(visit: Visit, command_id: str) -> CommandRecord | None:
-    try:
-        return await visit.bus.commands.record(command_id)
-    except CommandBusError:
+        return await asked
+    except refusal:
         return None
 
 
 async def _recent(visit: Visit, kind: str | None, entity_id: str | None) -> EventPage | None:
-    try:
-        return await visit.bus.events.recent(kind, entity_id, limit=200) if kind and entity_id else None
-    except CommandBusError:
-        return None
+    return await _unless_refused(visit.bus.events.recent(kind, entity_id, limit=200)) if kind and entity_id else None
 
 
 def _entity_of(visit: Visit, status: CommandStatus | None, end: HistoryEntry | None) -> tuple[str, str]:
@@ -309,21 +303,15 @@ async def search_page(visit: Visit) -> Response:
         return _to(visit.url("/entities"))
     if _LETTER.fullmatch(text) and await visit.bus.dead_letters.several([text]):
         return _to(visit.url("/letter", id=text))
-    known, end, types = await asyncio.gather(_is_known(visit, text), visit.bus.history.get(text), visit.types())
-    if known or end is not None:
+    status, end, types = await asyncio.gather(
+        _unless_refused(visit.bus.commands.status(text)), visit.bus.history.get(text), visit.types()
+    )
+    if status is not None or end is not None:
         return _to(visit.url("/command", id=text))
     kind, colon, rest = text.partition(":")
     if colon and rest and kind in {each.name for each in types}:
         return _to(visit.url("/entity", type=kind, id=rest))
     return _to(visit.url("/entities", q=text))
-
-
-async def _is_known(visit: Visit, text: str) -> bool:
-    try:
-        await visit.bus.commands.status(text)
-    except CommandBusError:
-        return False
-    return True
 
 
 def _to(url: str) -> Response:

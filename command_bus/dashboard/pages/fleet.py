@@ -6,8 +6,8 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 from starlette.requests import Request
@@ -29,8 +29,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 8, 10, 24
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A line of a plot.
 
     Attributes:
@@ -147,8 +146,7 @@ _GAP_MS = 150_000
 _STEPS = ((0.01, "10 ms"), (0.1, "100 ms"), (1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (float("inf"), "more"))
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(NamedTuple):
     """The times of the last commands, in seconds: the half, and one of twenty and of a hundred that took longest."""
 
     half: float

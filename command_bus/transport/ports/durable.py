@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from command_bus.transport.records import SuspensionInfo
@@ -80,8 +79,7 @@ class SideRecords(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SignalToBring:
+class SignalToBring(NamedTuple):
     """A signal for a durable command.
 
     Attributes:

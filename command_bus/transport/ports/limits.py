@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 Declared = Literal["written", "same", "older", "differs"]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRule:
+class StoredRule(NamedTuple):
     """A rule in the texts of `messages.limits.rule_text`.
 
     Attributes:
@@ -29,8 +28,7 @@ class StoredRule:
         return self.put or self.declared
 
 
-@dataclass(frozen=True, slots=True)
-class LimitUse:
+class LimitUse(NamedTuple):
     """A bucket, and who is behind it.
 
     Attributes:

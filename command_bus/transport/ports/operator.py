@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from command_bus.transport.flows import Flow
 from command_bus.transport.interrupts import Attempt, Interrupt
@@ -103,8 +103,7 @@ GroupName = Literal["parked", "paused", "limited", "suspended", "retrying", "wai
 """What mailboxes that do not get on have in common."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedGroup:
+class NamedGroup(NamedTuple):
     """Mailboxes of one shard that are in the same way.
 
     Attributes:

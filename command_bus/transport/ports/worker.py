@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from asyncio import Future, Task
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from command_bus.settings import BusSettings
 from command_bus.transport.ports.durable import SideRecords
@@ -89,8 +88,7 @@ class Consumer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSideOptions:
+class WorkerSideOptions(NamedTuple):
     """The settings that a worker gives to its transport.
 
     Attributes:

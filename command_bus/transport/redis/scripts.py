@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 from itertools import chain
+from typing import NamedTuple
 
 _FOLDER = files("command_bus.transport.redis").joinpath("lua")
 _USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
@@ -16,8 +16,7 @@ _LETTERS = dict(re.findall(r"^(\w+\.\w+) = ('\w')$", _FOLDER.joinpath("letters.l
 _LETTER = re.compile(rf"\b(?:{'|'.join({name.partition('.')[0] for name in _LETTERS})})\.\w+")
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """A script with the digest by which the server knows it.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus import DurableContext
-from command_bus.transport.redis.durable.record_reads import RecordReads
+from command_bus.transport.redis.durable.side_records import RecordReads
 from command_bus.transport.redis.mailbox_record import is_first_start
 from command_bus.transport.steps import NO_SETTLEMENT, Done, GiveBack, Started
 from tests.conformance.conftest import Sandbox

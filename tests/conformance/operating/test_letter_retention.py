@@ -12,7 +12,7 @@ import pytest_asyncio
 from command_bus import BusSettings, Command, EntityId, EntityPolicy, HandlerRegistry, InvalidSettings, RetryPolicy
 from command_bus.errors import TransportUnavailable
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.maintenance.letter_pruning import LetterLimits, LetterPruning
+from command_bus.transport.redis.maintenance.upkeep import LetterLimits, LetterPruning
 from tests.conformance.bad_input import envelope
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TransportHarness, transport_harness
@@ -78,13 +78,13 @@ async def test_the_oldest_of_too_many_are_deleted(harness: TransportHarness) -> 
 
 
 async def test_it_goes_page_by_page_past_parked_entities(harness: TransportHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("command_bus.transport.redis.maintenance.letter_pruning._PAGE", 3)
+    monkeypatch.setattr("command_bus.transport.redis.maintenance.upkeep._PAGE", 3)
     await bury_at(harness, *((f"m{number}", 90_000 - number, number < 4) for number in range(9)))
     pruning = LetterPruning(harness.connections, harness.shard, LetterLimits(ttl_ms=1000))
     assert [await pruning.page() for _ in range(3)] == [True, True, True]
     assert not await pruning.page()
     assert await left(harness) == ["m0", "m1", "m2", "m3"]
-    monkeypatch.setattr("command_bus.transport.redis.maintenance.letter_pruning._BYTES", 1)
+    monkeypatch.setattr("command_bus.transport.redis.maintenance.upkeep._BYTES", 1)
     await bury_at(harness, *((f"n{number}", 1500 - number, False) for number in range(2)))
     assert await pruning.page(), "a large letter ends a page"
 

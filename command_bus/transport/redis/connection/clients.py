@@ -10,16 +10,21 @@ from redis import Redis as SyncRedis
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.client import Pipeline
 from redis.asyncio.connection import Connection, SSLConnection
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
-from redis.retry import Retry as SyncRetry
 
 from command_bus.errors import InvalidSettings
 from command_bus.server_urls import SCHEMES_OF_SEVERAL, url_fault, with_taken_options
-from command_bus.transport.redis.connection.factory import CONNECT_TIMEOUT, SOCKET_TIMEOUT, ClientFactory, UrlClients, packing
+from command_bus.transport.redis.connection.factory import (
+    SOCKET_TIMEOUT,
+    ClientFactory,
+    PooledClients,
+    UrlClients,
+    packing,
+    pool_options,
+    thread_options,
+)
 from command_bus.transport.redis.connection.failover import following, following_pool
-from command_bus.transport.redis.connection.pipe import Pipe, Requests
+from command_bus.transport.redis.connection.pipe import Requests
 from command_bus.transport.redis.connection.topology import (
     ClusterMap,
     Locator,
@@ -64,7 +69,7 @@ def _tried(clients: ClientFactory) -> ClientFactory:
     return clients
 
 
-class FollowingClients(ClientFactory):
+class FollowingClients(PooledClients):
     """Clients whose connections find their server themselves.
 
     Args:
@@ -86,40 +91,13 @@ class FollowingClients(ClientFactory):
             return self
         return FollowingClients(self._url, locator, self._cluster)
 
-    def commands(self) -> Redis:
-        return self._client(SOCKET_TIMEOUT, 16)
-
-    def pipe(self, block: float = 0.0) -> Pipe:
-        return Pipe(self._client(SOCKET_TIMEOUT, 1), block + SOCKET_TIMEOUT)
-
-    def _client(self, socket_timeout: float, connections: int) -> Redis:
-        options: dict[str, Any] = {
-            **self._url.options,
-            "protocol": 2,
-            "decode_responses": False,
-            "socket_timeout": socket_timeout,
-            "socket_connect_timeout": CONNECT_TIMEOUT,
-            "health_check_interval": 0,
-            "retry": Retry(NoBackoff(), 0),
-            "locator": self._locator,
-        }
+    def pool(self, connections: int) -> BlockingConnectionPool:
+        options = {**self._url.options, **pool_options(connections), "locator": self._locator}
         kind = packing(following(SSLConnection if self._url.tls else Connection))
-        pool = BlockingConnectionPool(connection_class=kind, max_connections=connections, timeout=SOCKET_TIMEOUT, **options)  # pyright: ignore[reportArgumentType]
-        return Redis.from_pool(pool)
+        return BlockingConnectionPool(connection_class=kind, **options)  # pyright: ignore[reportArgumentType]
 
     def thread(self, patience: float) -> SyncRedis:
-        return SyncRedis(
-            connection_pool=following_pool(
-                self._url,
-                self._locator,
-                protocol=2,
-                socket_timeout=patience,
-                socket_connect_timeout=patience,
-                max_connections=2,
-                health_check_interval=0,
-                retry=SyncRetry(NoBackoff(), 0),
-            )
-        )
+        return SyncRedis(connection_pool=following_pool(self._url, self._locator, **thread_options(patience)))
 
 
 _template: Any = Redis(protocol=2)

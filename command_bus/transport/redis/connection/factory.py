@@ -49,7 +49,46 @@ class ClientFactory(Protocol):
         ...
 
 
-class UrlClients(ClientFactory):
+def pool_options(connections: int) -> dict[str, Any]:
+    """Return the arguments of a pool of so many connections; if all are in use, it waits for one."""
+    return {
+        **_options(SOCKET_TIMEOUT, CONNECT_TIMEOUT, connections),
+        "timeout": SOCKET_TIMEOUT,
+        "retry": Retry(NoBackoff(), 0),
+    }
+
+
+def thread_options(patience: float) -> dict[str, Any]:
+    """Return the arguments of a synchronous client that waits so many seconds for an answer."""
+    return {**_options(patience, patience, 2), "retry": SyncRetry(NoBackoff(), 0)}
+
+
+def _options(socket_timeout: float, connect_timeout: float, connections: int) -> dict[str, Any]:
+    return {
+        "protocol": 2,
+        "decode_responses": False,
+        "socket_timeout": socket_timeout,
+        "socket_connect_timeout": connect_timeout,
+        "max_connections": connections,
+        "health_check_interval": 0,
+    }
+
+
+class PooledClients(ClientFactory):
+    """Asynchronous clients that have their connections from pools."""
+
+    def pool(self, connections: int) -> BlockingConnectionPool:
+        """Return a pool of so many connections."""
+        raise NotImplementedError
+
+    def commands(self) -> Redis:
+        return Redis.from_pool(self.pool(16))
+
+    def pipe(self, block: float = 0.0) -> Pipe:
+        return Pipe(Redis.from_pool(self.pool(1)), block + SOCKET_TIMEOUT)
+
+
+class UrlClients(PooledClients):
     """Clients of the server behind a URL.
 
     Args:
@@ -65,40 +104,13 @@ class UrlClients(ClientFactory):
     def at(self, tag: str) -> ClientFactory:
         return self
 
-    def commands(self) -> Redis:
-        return self._client(SOCKET_TIMEOUT, 16)
-
-    def pipe(self, block: float = 0.0) -> Pipe:
-        return Pipe(self._client(SOCKET_TIMEOUT, 1), block + SOCKET_TIMEOUT)
-
-    def _client(self, socket_timeout: float, connections: int) -> Redis:
-        pool = BlockingConnectionPool.from_url(
-            self._url,
-            **self._options,
-            protocol=2,
-            decode_responses=False,
-            socket_timeout=socket_timeout,
-            socket_connect_timeout=CONNECT_TIMEOUT,
-            max_connections=connections,
-            timeout=SOCKET_TIMEOUT,  # if all connections are in use, wait for one
-            health_check_interval=0,
-            retry=Retry(NoBackoff(), 0),
-        )
+    def pool(self, connections: int) -> BlockingConnectionPool:
+        pool = BlockingConnectionPool.from_url(self._url, **self._options, **pool_options(connections))
         pool.connection_class = packing(leaving(cast("Any", pool.connection_class)))
-        return Redis.from_pool(pool)
+        return pool
 
     def thread(self, patience: float) -> SyncRedis:
-        client: SyncRedis = SyncRedis.from_url(
-            self._url,
-            **self._options,
-            protocol=2,
-            decode_responses=False,
-            socket_timeout=patience,
-            socket_connect_timeout=patience,
-            max_connections=2,
-            health_check_interval=0,
-            retry=SyncRetry(NoBackoff(), 0),
-        )
+        client: SyncRedis = SyncRedis.from_url(self._url, **self._options, **thread_options(patience))
         pool: Any = client.connection_pool
         pool.connection_class = sync_leaving(pool.connection_class)
         return client

@@ -17,12 +17,11 @@ from command_bus.transport.redis.incarnations import Incarnations
 from command_bus.transport.redis.keys import GROUP, KeySpace
 from command_bus.transport.redis.limits.asking import LimitAsks
 from command_bus.transport.redis.maintenance.due_work import DueJob, DueWork, PauseJob, ScheduleSweep, fire_schedules
-from command_bus.transport.redis.maintenance.letter_pruning import ALL_LETTERS, LetterLimits
 from command_bus.transport.redis.maintenance.periodic import Beat, Periodic
 from command_bus.transport.redis.maintenance.recovery import PendingRecovery
 from command_bus.transport.redis.maintenance.relay import RelayJob
 from command_bus.transport.redis.maintenance.suspended_work import SuspendedWork
-from command_bus.transport.redis.maintenance.upkeep import Upkeep
+from command_bus.transport.redis.maintenance.upkeep import ALL_LETTERS, LetterLimits, Upkeep
 from command_bus.transport.redis.maintenance.waking import LimitWork
 from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
