@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, Unpack
+from typing import Annotated, Any, Literal, NamedTuple, Self, Unpack
 
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
@@ -332,8 +331,7 @@ _SERVICE = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT(_\d+_(TCP|UDP|SCTP
 """What Kubernetes sets for services."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownVariable:
+class UnknownVariable(NamedTuple):
     """A variable that no setting is read from.
 
     Attributes:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,8 +21,7 @@ from command_bus.serialization.models import problems_of
 from command_bus.spelling import did_you_mean
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """The arguments of `gateway`, checked.
 
     Attributes:

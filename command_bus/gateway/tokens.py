@@ -8,7 +8,6 @@ import math
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -177,8 +176,7 @@ class Grant(NamedTuple):
         return f"<Grant of {', '.join(self.rights)}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """The holder of a token.
 
     Attributes:

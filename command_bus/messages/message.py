@@ -11,7 +11,7 @@ the class is defined, into a frozen `MessageSpec`; a mistake is an error there a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast, get_args, get_origin
 from uuid import UUID
@@ -328,60 +328,58 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
             check_entity_type(values["entity"])
     except InvalidCommand as error:
         raise RegistrationError(f"{cls.__qualname__}: {error}") from error
-    _check_choices(cls, values)
+    for fault in _faults(cls, values):
+        raise RegistrationError(f"{cls.__qualname__}: {fault}")
     values["limits"] = checked_limits(cls.__qualname__, values.get("limits", ()), cls.model_fields)
     values["key"] = _entity_field(cls, values.get("entity"))
     values["reply"] = _reply_type(cls)
     return MessageSpec(**values)
 
 
-def _check_choices(cls: type[Message[Any]], values: dict[str, Any]) -> None:
+def _faults(cls: type[Message[Any]], values: dict[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the arguments of a class."""
     if values.get("delivery") not in (None, "at_least_once", "at_most_once"):
-        raise RegistrationError(f"{cls.__qualname__}: delivery is 'at_least_once' or 'at_most_once', not {values['delivery']!r}")
+        yield f"delivery is 'at_least_once' or 'at_most_once', not {values['delivery']!r}"
     if values.get("on_poison") not in (None, "skip", "park"):
-        raise RegistrationError(f"{cls.__qualname__}: on_poison is 'skip' or 'park', not {values['on_poison']!r}")
+        yield f"on_poison is 'skip' or 'park', not {values['on_poison']!r}"
     if values.get("priority") not in (None, *PRIORITIES):
-        raise RegistrationError(f"{cls.__qualname__}: priority is 'high', 'normal' or 'low', not {values['priority']!r}")
+        yield f"priority is 'high', 'normal' or 'low', not {values['priority']!r}"
     fair_by = values.get("fair_by")
     if fair_by is not None and fair_by not in cls.model_fields:
-        raise RegistrationError(
-            f"{cls.__qualname__}: fair_by={fair_by!r} names no field: it is the field that holds the tenant, as `customer: str`"
-        )
+        yield f"fair_by={fair_by!r} names no field: it is the field that holds the tenant, as `customer: str`"
     if not isinstance(values.get("retry"), RetryPolicy | None):
-        raise RegistrationError(f"{cls.__qualname__}: retry is a RetryPolicy, not {values['retry']!r}")
+        yield f"retry is a RetryPolicy, not {values['retry']!r}"
     if not isinstance(values.get("unique"), Unique | None):
-        raise RegistrationError(f"{cls.__qualname__}: unique is a Unique, not {values['unique']!r}")
+        yield f"unique is a Unique, not {values['unique']!r}"
     if values.get("unique") is not None and values.get("entity") is None:
-        raise RegistrationError(f'{cls.__qualname__}: a unique key is one within an entity: add entity="…"')
+        yield 'a unique key is one within an entity: add entity="…"'
     try:
         checked_history(cls.__qualname__, values.get("history"))
     except InvalidSettings as error:
-        raise RegistrationError(f"{cls.__qualname__}: {error}") from error
-    _check_durable(cls, values)
-    _check_numbers(cls, values)
+        yield str(error)
+    yield from _durable_faults(values)
+    yield from _number_faults(values)
 
 
-def _check_durable(cls: type[Message[Any]], values: dict[str, Any]) -> None:
+def _durable_faults(values: dict[str, Any]) -> Iterator[str]:
     if values.get("durable") not in (None, True, False):
-        raise RegistrationError(f"{cls.__qualname__}: durable is True or False, not {values['durable']!r}")
+        yield f"durable is True or False, not {values['durable']!r}"
     if values.get("durable") and values.get("delivery") == "at_most_once":
-        raise RegistrationError(f"{cls.__qualname__}: a durable command is started again and again, so it cannot be at_most_once")
+        yield "a durable command is started again and again, so it cannot be at_most_once"
     if values.get("durable") and values.get("unique") is not None:
-        raise RegistrationError(
-            f"{cls.__qualname__}: a durable command has no unique key: let a plain command with one dispatch it"
-        )
+        yield "a durable command has no unique key: let a plain command with one dispatch it"
 
 
-def _check_numbers(cls: type[Message[Any]], values: dict[str, Any]) -> None:
+def _number_faults(values: dict[str, Any]) -> Iterator[str]:
     above = values.get("compress_above")
     if above is not None and (type(above) is not int or above < 1):
-        raise RegistrationError(f"{cls.__qualname__}: compress_above is a number of bytes, at least 1, not {above!r}")
+        yield f"compress_above is a number of bytes, at least 1, not {above!r}"
     version = values.get("version", 1)
     if type(version) is not int or not 1 <= version <= MOST_VERSION:
-        raise RegistrationError(f"{cls.__qualname__}: version is a whole number from 1 to {MOST_VERSION:,}, not {version!r}")
+        yield f"version is a whole number from 1 to {MOST_VERSION:,}, not {version!r}"
     timeout = values.get("attempt_timeout")
     if timeout is not None and (fault := duration_fault(timeout)) is not None:
-        raise RegistrationError(f"{cls.__qualname__}: attempt_timeout {fault}")
+        yield f"attempt_timeout {fault}"
 
 
 def _entity_field(cls: type[Message[Any]], entity: str | None) -> str | None:

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
+from typing import NamedTuple
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
@@ -36,8 +37,7 @@ _WARN_EVERY = 60.0  # seconds between log lines about that
 _ABSENT = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # `localhost` may have an IPv6 address that the machine lacks
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """An HTTP response."""
 
     status: HTTPStatus

@@ -13,8 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from redis import Redis as SyncRedis
 from redis import exceptions as redis_errors
@@ -28,8 +27,7 @@ from command_bus.transport.redis.connection.factory import ClientFactory
 from command_bus.transport.redis.connection.pipe import Requests
 
 
-@dataclass(frozen=True, slots=True)
-class Wire:
+class Wire(NamedTuple):
     """The way of one client's requests to a server.
 
     Attributes:
