@@ -114,9 +114,7 @@ class TestOneServer:
             EmbeddedServer.start(binary=tmp_path / "no-such-server")
 
     def test_a_server_that_does_not_answer_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        from command_bus.embedded import launch
-
-        monkeypatch.setattr(launch, "_DEADLINE", 0.3)
+        monkeypatch.setattr(server_module, "_DEADLINE", 0.3)
         mute = tmp_path / "mute-server"
         mute.write_text("#!/bin/sh\necho $$ says nothing\nexec sleep 60\n")
         mute.chmod(0o755)
@@ -175,14 +173,12 @@ class TestPersistence:
         assert not any(path.stat().st_mode & 0o077 for path in (data, *data.rglob("*")))
 
     def test_a_server_may_load_its_data_for_long(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        from command_bus.embedded import launch
-
         with EmbeddedServer.start(persistence=tmp_path) as server, connect(server.url) as client:
             pipeline = client.pipeline(transaction=False)
             for number in range(5000):
                 pipeline.set(f"key {number}", "value")
             pipeline.execute()
-        monkeypatch.setattr(launch, "_DEADLINE", 0.7)
+        monkeypatch.setattr(server_module, "_DEADLINE", 0.7)
         begin = time.monotonic()
         # Microseconds per key; the server answers (that it is loading) between every 1,024 of them.
         with (

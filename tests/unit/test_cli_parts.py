@@ -40,7 +40,7 @@ from command_bus.cli.doctor.diagnosis import (
 )
 from command_bus.cli.doctor.stored_checks import check_dead_letters
 from command_bus.cli.output import format_duration, pluralize
-from command_bus.cli.process.reload import changed_files, snapshot
+from command_bus.cli.process.supervisor import changed_files, snapshot
 from command_bus.cli.terminal import format_value
 from command_bus.cli.times import parse_time
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description

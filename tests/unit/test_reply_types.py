@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 from typing_extensions import TypeAliasType
 
-from command_bus.handlers.annotations import accepts_message, fits
+from command_bus.handlers.signatures import accepts_message, fits
 from command_bus.messages.message import Command, EntityId, Message, Query
 
 T = TypeVar("T")

@@ -19,9 +19,8 @@ from standardwebhooks import Webhook
 from command_bus import InvalidSettings, Snooze
 from command_bus.messages.snooze import GiveUp
 from command_bus.webhooks import DeliveryFailed, new_secret, signed_headers
-from command_bus.webhooks.addresses import Names, is_public
 from command_bus.webhooks.deliveries import DELAYS, _decided
-from command_bus.webhooks.posting import Answer, _seconds
+from command_bus.webhooks.posting import Answer, Names, _seconds, is_public
 from command_bus.webhooks.record import PumpState, WebhookRecord
 from command_bus.webhooks.signing import checked_secret
 
