@@ -12,10 +12,16 @@ import sys
 from asyncio.tasks import _enter_task, _leave_task  # pyright: ignore[reportPrivateUsage]  # for tasks of other kinds, as the docs have it
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
+from weakref import getweakrefcount
 
 T = TypeVar("T")
 _AGAIN = 0.1  # seconds
-_references: Callable[[object], int] = getattr(sys, "getrefcount", id)
+_references = getattr(sys, "getrefcount", id)
+
+
+def _known(task: object) -> Any:
+    """Return a number that grows with those who know a task, or keep something by it: that is forgotten with the task."""
+    return _references(task) + getweakrefcount(task)
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
@@ -62,7 +68,7 @@ class ParkedTask:
 
         A task that was cancelled, or that somebody has kept, or whose end somebody wants to be told, is used for nothing else: it ends.
         """
-        if self.task._callbacks or _references(self.task) > self._known:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        if self.task._callbacks or _known(self.task) > self._known:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             self._place.cancel()
         return self._waits and not self.is_over
 
@@ -77,7 +83,7 @@ class ParkedTask:
         if current is not None:
             _leave_task(loop, current)
         _enter_task(loop, self.task)
-        self._known = _references(self.task)
+        self._known = _known(self.task)
         try:
             return work()
         finally:

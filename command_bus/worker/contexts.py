@@ -78,8 +78,3 @@ class Driven(Generic[T]):
 
 Begun = Step | None | Driven[Step | None]
 """The step that settles a command, None if this worker may no longer settle it, or what gives that."""
-
-
-def directly(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function."""
-    return function(*arguments)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
+from operator import call
 from typing import Any
 
 from command_bus.clock import mono
@@ -42,7 +43,7 @@ from command_bus.transport.steps import (
     Step,
     Suspend,
 )
-from command_bus.worker.contexts import Begun, CommandContexts, Driven, directly
+from command_bus.worker.contexts import Begun, CommandContexts, Driven
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.lending import Lending
@@ -124,7 +125,7 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - it goes the long way
             read.begun = running, _raising(error)
         else:
-            read.begun = running, Driven(directly, work, awaited)
+            read.begun = running, Driven(call, work, awaited)
         return Driven(context.run, self._execute(lease, started, read, task))
 
     def _is_plain(self, run: Runnable) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from operator import call
 from typing import Any
 
 from command_bus.clock import mono, wall_ms
@@ -42,7 +43,7 @@ from command_bus.transport.steps import (
     StepFailed,
     Suspend,
 )
-from command_bus.worker.contexts import Begun, Driven, directly
+from command_bus.worker.contexts import Begun, Driven
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.offers import Offer
 from command_bus.worker.runnable import Runnable
@@ -236,7 +237,7 @@ class Lifecycle(Steps):
         """Run a command, as `Executor` does; note what it was."""
         begun = self.run(lease, started, task)
         if isinstance(begun, Driven):
-            return Driven(directly, self._noted_later(lease, started, begun))
+            return Driven(call, self._noted_later(lease, started, begun))
         return self._noted(lease, started, begun)
 
     async def _noted_later(self, lease: Lease, started: Started, begun: Driven[Step | None]) -> Step | None:

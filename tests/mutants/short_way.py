@@ -18,7 +18,7 @@ SHORT_WAY = (
     Mutant(
         "a parked task that somebody has kept is used again",
         "tasks.py",
-        " or _references(self.task) > self._known:",
+        " or _known(self.task) > self._known:",
         ":",
         f"{_CASES}::test_whoever_has_kept_its_task_cancels_no_other_handler",
     ),

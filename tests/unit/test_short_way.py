@@ -249,6 +249,23 @@ async def test_whoever_has_kept_its_task_cancels_no_other_handler() -> None:
         assert kinds(found) == {"a": Done, "b": Done, "c": Done}
 
 
+async def test_what_is_kept_by_task_is_not_found_by_others() -> None:
+    """As long as the task is there: so do libraries that have one connection, session or scope per task."""
+    by_task: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
+
+    async def handler(command: Do) -> None:
+        if command.box == "b":
+            await turns(2)
+        assert by_task.setdefault(task(), str(command.box)) == command.box
+
+    async with way(handler) as found:
+        await found.arrive("a", "b", "c")
+        await found.idle()
+        await found.arrive("d")
+        await found.idle()
+        assert kinds(found) == dict.fromkeys("abcd", Done)
+
+
 async def test_what_nobody_has_kept_is_used_again() -> None:
     used: list[int] = []
 
