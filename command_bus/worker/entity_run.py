@@ -29,9 +29,9 @@ from command_bus.transport.steps import (
     Step,
     StepFailed,
 )
-from command_bus.worker.contexts import Begun, Driven
 from command_bus.worker.lifecycle import Execute
 from command_bus.worker.limits import LimitKeys
+from command_bus.worker.runnable import Begun, Driven
 
 _log = logging.getLogger("command_bus.worker")
 _ENDS = (Released, LeaseLost)

@@ -43,14 +43,13 @@ from command_bus.transport.steps import (
     Step,
     Suspend,
 )
-from command_bus.worker.contexts import Begun, CommandContexts, Driven
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.lending import Lending
 from command_bus.worker.limits import hold_limit
 from command_bus.worker.offers import Offer, Offers
 from command_bus.worker.run_ends import Interruption, Raised, explained, text_of
-from command_bus.worker.runnable import Runnable, without_reports
+from command_bus.worker.runnable import Begun, CommandContexts, Driven, Runnable, without_reports
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, StepThreads, ThreadRuns, timed_out
 from command_bus.worker.worker_bus import WorkerBus
 

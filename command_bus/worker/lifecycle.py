@@ -43,10 +43,9 @@ from command_bus.transport.steps import (
     StepFailed,
     Suspend,
 )
-from command_bus.worker.contexts import Begun, Driven
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.offers import Offer
-from command_bus.worker.runnable import Runnable
+from command_bus.worker.runnable import Begun, Driven, Runnable
 
 UNKNOWN = ""
 """Replaces the name of a command that this worker has no handler for: such names may be anything, and too many."""

@@ -32,7 +32,6 @@ from command_bus.session import Session
 from command_bus.settings import BusSettings, resolved, unknown_variables
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.ports.worker import WorkerSide, WorkerSideOptions
-from command_bus.worker.contexts import CommandContexts
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.entity_run import EntityRun, WorkerState
@@ -41,6 +40,7 @@ from command_bus.worker.lifecycle import SettledCommand, reported
 from command_bus.worker.limits import LimitKeys
 from command_bus.worker.offers import Offers, OtherWorkers
 from command_bus.worker.run_ends import STOPPING
+from command_bus.worker.runnable import CommandContexts
 from command_bus.worker.threads import HandlerThreads
 from command_bus.worker.worker_bus import Declarations, WorkerBus, on_signals
 

@@ -10,28 +10,28 @@ _PROGRAMS = "tests/property/test_handler_programs.py"
 SHORT_WAY = (
     Mutant(
         "a parked task that was cancelled is taken for free",
-        "tasks.py",
+        "transport/redis/worker/consumer.py",
         "return self._waits and not self.is_over",
         "return self._waits and self._rest is None",
         f"{_CASES}::test_a_handler_that_has_cancelled_itself_and_ended_harms_no_other",
     ),
     Mutant(
         "a parked task that somebody has kept is used again",
-        "tasks.py",
+        "transport/redis/worker/consumer.py",
         " or _known(self.task) > self._known:",
         ":",
         f"{_CASES}::test_whoever_has_kept_its_task_cancels_no_other_handler",
     ),
     Mutant(
         "a cancellation that meets the parked task is lost",
-        "tasks.py",
+        "transport/redis/worker/consumer.py",
         "            self.task.cancel(*error.args)",
         "            pass",
         _PROGRAMS,
     ),
     Mutant(
         "nobody else can await what a begun handler waits for",
-        "worker/contexts.py",
+        "worker/runnable.py",
         "            awaited._asyncio_future_blocking = False",
         "            pass",
         f"{_CASES}::test_what_it_waits_for_may_be_awaited_by_others_first",

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.transport.steps import DeadLetterStep, Done, Step
-from command_bus.worker.contexts import CommandContexts
+from command_bus.worker.runnable import CommandContexts
 from tests.property.handler_programs import ERRORS, Program, Runner, programs
 from tests.unit.short_way import Do, Way, turns, way
 

@@ -20,10 +20,10 @@ from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
 from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import Answer, Lease, Released, Started, Step, Take
-from command_bus.worker.contexts import CommandContexts
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.entity_run import EntityRun, WorkerState
 from command_bus.worker.executor import Executor
+from command_bus.worker.runnable import CommandContexts
 from command_bus.worker.threads import HandlerThreads
 
 __all__ = ["Do", "Way", "started", "turns", "way"]

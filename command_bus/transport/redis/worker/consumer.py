@@ -16,17 +16,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import sys
+from asyncio.tasks import _enter_task, _leave_task  # pyright: ignore[reportPrivateUsage]  # for tasks of other kinds, as the docs have it
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+from weakref import getweakrefcount
 
 from redis.exceptions import NoScriptError, ResponseError
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.serialization.limits import printable
-from command_bus.tasks import ParkedTask, end_tasks
+from command_bus.tasks import end_tasks
 from command_bus.transport.ports.worker import Begin, Consumer, Run, Steps
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
@@ -47,6 +50,7 @@ _MOST_FETCHED = 1_000  # a script of a few milliseconds
 _BLOCKING = ("BLOCK", int(BLOCK * 1000))
 _BROKEN_PAUSE = 1.0  # seconds
 _log = logging.getLogger("command_bus.worker")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -94,15 +98,8 @@ def parse_fetched(answer: list[Any], worker: str, first: int) -> list[Delivery]:
         if running is not None:
             fence, message, attempt, first_ms, *parts = parse_started(running)
             delivery.holder, delivery.attempt_id = f"{worker}#f{number}", f"{fence}|{message}"
-            delivery.started = Started(
-                fence,
-                message,
-                int(attempt),
-                int(first_ms),
-                now_ms,
-                envelope,
-                is_first=is_first_start(attempt, first_ms, now, parts),
-            )
+            is_first = is_first_start(attempt, first_ms, now, parts)
+            delivery.started = Started(fence, message, int(attempt), int(first_ms), now_ms, envelope, is_first=is_first)
             delivery.has_place = PLACE in parts
             if not parts:
                 delivery.record = held_record(
@@ -125,6 +122,82 @@ def note_unheard(deliveries: Sequence[Delivery], records: Iterable[bytes | None]
         number = record.holder.removeprefix(f"{worker}#f")
         if record.activation == delivery.activation and number.isdecimal() and any(int(number) in each for each in unheard):
             delivery.holder, delivery.attempt_id = record.holder, record.attempt_id
+
+
+_references = getattr(sys, "getrefcount", id)
+
+
+def _known(task: object) -> Any:
+    """Return a number that grows with those who know a task, or keep something by it: that is forgotten with the task."""
+    return _references(task) + getweakrefcount(task)
+
+
+class _Place(asyncio.Future[None]):
+    """The wait of a parked task. A cancellation ends it, and meets what runs in the task then, as one of a task that runs does."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        del msg
+        if not self.done():
+            self.set_result(None)
+        return False
+
+
+class ParkedTask:
+    """A task that waits for the rest of what was begun under its name."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._place = _Place(loop=self._loop)
+        self._rest: Coroutine[Any, Any, None] | None = None
+        self._waits = False
+        self._known = 0
+        self.task = self._loop.create_task(self._run(), name="command_bus.parked")
+
+    def may_begin(self) -> bool:
+        """Return whether something may be begun under its name, within `begin`: it has started and has nothing to do.
+
+        A task that was cancelled, or that somebody has kept, or whose end somebody wants to be told, is used for nothing else: it ends.
+        """
+        if self.task._callbacks or _known(self.task) > self._known:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            self._place.cancel()
+        return self._waits and not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it waits no more."""
+        return self._place.done()
+
+    def begin(self, work: Callable[[], T]) -> T:
+        """Do some work as if in this task; the task that runs is the current one again after it."""
+        loop, current = self._loop, asyncio.current_task()
+        if current is not None:
+            _leave_task(loop, current)
+        _enter_task(loop, self.task)
+        self._known = _known(self.task)
+        try:
+            return work()
+        finally:
+            _leave_task(loop, self.task)
+            if current is not None:
+                _enter_task(loop, current)
+
+    def go_on(self, rest: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run the rest of what was begun. The task ends with it."""
+        self._rest = rest
+        self._place.cancel()
+        return self.task
+
+    async def _run(self) -> None:
+        self._waits = True
+        try:
+            await self._place
+        except asyncio.CancelledError as error:
+            if self._rest is None:
+                raise
+            self.task.cancel(*error.args)  # it meets what the rest waits for
+            self.task.uncancel()
+        if self._rest is not None:
+            await self._rest
 
 
 class Reader:
@@ -249,17 +322,8 @@ class Reader:
         first, self._number = self._number, self._number + count
         limits = self._loop.limits.keys(keys)
         limits = (*limits, keys.due) if limits else limits
-        names = (
-            keys.ready,
-            keys.active,
-            keys.lone,
-            keys.fence,
-            keys.paused,
-            keys.watched,
-            keys.rules,
-            *limits,
-            *self._loop.line.keys(keys),
-        )
+        names = [keys.ready, keys.active, keys.lone, keys.fence, keys.paused, keys.watched, keys.rules]
+        names += [*limits, *self._loop.line.keys(keys)]
         request = ("EVALSHA", FETCH.sha, len(names), *names, GROUP, self._loop.worker, count, first, len(limits))
         self._unheard.append(range(first, first + count))
         try:
