@@ -78,7 +78,7 @@ async def test_the_oldest_of_too_many_are_deleted(harness: TransportHarness) -> 
 
 
 async def test_it_goes_page_by_page_past_parked_entities(harness: TransportHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("command_bus.transport.redis.maintenance.upkeep._PAGE", 3)
+    monkeypatch.setattr("command_bus.transport.redis.maintenance.upkeep._LETTERS", 3)
     await bury_at(harness, *((f"m{number}", 90_000 - number, number < 4) for number in range(9)))
     pruning = LetterPruning(harness.connections, harness.shard, LetterLimits(ttl_ms=1000))
     assert [await pruning.page() for _ in range(3)] == [True, True, True]
