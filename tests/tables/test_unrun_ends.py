@@ -183,10 +183,10 @@ async def test_what_has_begun_has_no_deadline(sandbox: Sandbox) -> None:
         raise Reject("no stock")
 
     async with sandbox.bus() as bus:
-        receipt = await bus.dispatch(Flow(order="o-1"), expires=0.5, keep_result=True)
         async with bus.worker(grace=0):
+            receipt = await bus.dispatch(Flow(order="o-1"), expires=1, keep_result=True)
             await until(lambda: shop.count("hangs"))
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1)
         async with bus.worker():
             with pytest.raises(CommandRejected, match="no stock"):
                 await receipt.result(timeout=10)
