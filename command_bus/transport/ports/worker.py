@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from asyncio import Future, Task
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from command_bus.settings import BusSettings
 from command_bus.transport.ports.durable import SideRecords
@@ -88,7 +89,8 @@ class Consumer(Protocol):
         ...
 
 
-class WorkerSideOptions(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WorkerSideOptions:
     """The settings that a worker gives to its transport.
 
     Attributes:
