@@ -111,7 +111,7 @@ def _arrived(carrier: Carrier, mappings: Mappings, form: Callable[[Carrier], Any
         return error
     if isinstance(packed, RowReject):
         return RefusedRow(why(packed))
-    arrived: Any = codec_for(carrier.carry).decode(unpack_envelope(packed[1][3]).payload)
+    arrived: Any = codec_for(carrier.carry).decode(unpack_envelope(packed[3]).payload)
     return arrived.value
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import repeat
+from struct import Struct
 from typing import Any
 from zlib import crc32
 
@@ -36,16 +37,17 @@ from command_bus.transport.mailboxes import free_mailbox
 from command_bus.transport.ports.bulk import LoadItem
 from command_bus.transport.unique_keys import LoadKey
 
-Packed = tuple[int, LoadItem] | RowReject
-"""A shard and a command for it, or a row that is no command."""
+Packed = LoadItem | RowReject
+"""A command, or a row that is no command."""
 
-_Place = tuple[int, str, bytes, str, LoadKey | None]
-"""Shard, mailbox, packed entity id and its text, unique key."""
+_Place = tuple[str, bytes, str, LoadKey | None]
+"""Mailbox, packed entity id and its text, unique key."""
 
 _MOST_BYTES = 2**29  # packed at a time: Arrow's offsets end at 2^31
 _MOST_ENTITIES = 200_000  # whose mailboxes are cached
 _LARGE = 64  # times the limit of one payload: above that, rows are checked one by one
 _SAFE_INTEGER = 2**53
+_CHECK = Struct(">I")
 
 
 class CommandEncoder:
@@ -98,50 +100,37 @@ class CommandEncoder:
         return encoded
 
     def _packed(self, columns: dict[str, pa.Array], ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
-        """Return rows that Arrow accepts. Nearly all rows go here: whole columns are packed, and Python only puts the results together."""
-        places, entities = self._places(columns, ids)
+        """Return rows that Arrow accepts. Nearly all rows go here: no line of Python runs once for each."""
+        mailboxes, entities, texts, keys = self._places(columns, ids)
         payloads = self._payloads(columns, len(ids))
         head, name, tail = self._template.constants
-        envelopes = joined([head, packed_texts(ids), name, entities, packed_binaries(payloads), tail])
+        joint = joined([head, packed_texts(ids), name, entities, packed_binaries(payloads), tail])
+        names, contents, envelopes = ids.to_pylist(), payloads.to_pylist(), self._template.signed(joint.to_pylist())
+        above = self._above
+        if above is not None and pc.max(pc.binary_length(payloads)).as_py() > above:  # what is large is packed again, compressed
+            parts: Any = repeat(entities) if isinstance(entities, bytes) else entities.to_pylist()
+            envelopes = [
+                self._template.pack(packed_text(each), entity, payload) if len(payload) > above else envelope
+                for each, entity, payload, envelope in zip(names, parts, contents, envelopes, strict=False)
+            ]
+        checks = map(_CHECK.pack, map(crc32, contents, repeat(self._seed)))
         given: Any = repeat(0) if numbers is None else numbers.to_pylist()
-        seed, above, pack = self._seed, self._above, self._template.pack
         flows = self._flows.of_columns(columns)
-        rows: Iterable[tuple[_Place, str, bytes, bytes, Any, str]] = zip(
-            places,
-            ids.to_pylist(),
-            payloads.to_pylist(),
-            self._template.signed(envelopes.to_pylist()),
-            given,
-            flows,
-            strict=False,
-        )
-        if above is not None:  # what is large is packed again, compressed
-            rows = (
-                (
-                    place,
-                    each,
-                    payload,
-                    pack(packed_text(each), place[2], payload) if len(payload) > above else envelope,
-                    number,
-                    flow,
-                )
-                for place, each, payload, envelope, number, flow in rows
-            )
-        return [
-            (shard, (mailbox, command_id, crc32(payload, seed).to_bytes(4, "big"), envelope, text, number, flow, key))
-            for (shard, mailbox, _, text, key), command_id, payload, envelope, number, flow in rows
-        ]
+        return list(zip(mailboxes, names, checks, envelopes, texts, given, flows, keys, strict=False))
 
-    def _places(self, columns: dict[str, pa.Array], ids: pa.Array) -> tuple[Iterable[_Place], bytes | pa.Array]:
-        """Return where each row goes, and the packed entity ids."""
-        find = self._mailbox_of
+    def _places(
+        self, columns: dict[str, pa.Array], ids: pa.Array
+    ) -> tuple[Iterable[str], bytes | pa.Array, Iterable[str], Iterable[LoadKey | None]]:
+        """Return where each row goes: mailboxes, packed entity ids, their texts, unique keys."""
         key = self._mapping.spec.key
         if key is None:
-            return [find(None, command_id) for command_id in ids.to_pylist()], self._no_entity
+            return map(free_mailbox, ids.to_pylist()), self._no_entity, repeat(""), repeat(None)
         keys = columns[key].dictionary_encode()
-        found = [find(value, "") for value in keys.dictionary.to_pylist()]
-        packed = pa.array([place[2] for place in found], pa.binary())
-        return map(found.__getitem__, keys.indices.to_pylist()), packed.take(keys.indices)
+        found = [self._place_of(value, "") for value in keys.dictionary.to_pylist()]
+        mailboxes, packed, texts, uniques = zip(*found, strict=True)
+        places = keys.indices.to_pylist()
+        entities = pa.array(packed, pa.binary()).take(keys.indices)
+        return map(mailboxes.__getitem__, places), entities, map(texts.__getitem__, places), map(uniques.__getitem__, places)
 
     def _checked(self, columns: dict[str, pa.Array], ids: pa.Array, numbers: pa.Array | None) -> list[Packed]:
         """Return rows that Arrow does not accept: the model validates each."""
@@ -159,7 +148,7 @@ class CommandEncoder:
                 checked = id_of_row(command_id)
                 sequence = checked_number(number)
                 content, entity_key, tenant = self._validated(_row(read, index), key)
-                shard, mailbox, entity, text, unique = self._mailbox_of(entity_key, checked)
+                mailbox, entity, text, unique = self._place_of(entity_key, checked)
             except CommandBusError as error:
                 packed.append(
                     RowReject.of(
@@ -170,7 +159,7 @@ class CommandEncoder:
                 continue
             envelope = self._template.pack(packed_text(checked), entity, content)
             check, flow = payload_check(spec.name, content), self._flows.of(tenant)
-            packed.append((shard, (mailbox, checked, check, envelope, text, sequence, flow, unique)))
+            packed.append((mailbox, checked, check, envelope, text, sequence, flow, unique))
         return packed
 
     def _read(self, columns: dict[str, pa.Array]) -> tuple[dict[str, list[Any]], dict[int, str]]:
@@ -234,12 +223,11 @@ class CommandEncoder:
             check_entity(key, entity, self._mapping.columns[self._mapping.spec.key or ""])
         return payload, entity, tenant
 
-    def _mailbox_of(self, key: Any, command_id: str) -> _Place:
-        """Return shard, mailbox, packed entity id and its text, and the unique key."""
+    def _place_of(self, key: Any, command_id: str) -> _Place:
+        """Return where a row goes."""
         spec = self._mapping.spec
         if spec.entity is None:
-            mailbox = free_mailbox(command_id)
-            return self._connection.shard_of(mailbox), mailbox, self._no_entity, "", None
+            return free_mailbox(command_id), self._no_entity, "", None
         found = self._mailboxes.get(key)
         if found is None:
             if len(self._mailboxes) >= _MOST_ENTITIES:
@@ -247,7 +235,7 @@ class CommandEncoder:
             text = canonical_entity_id(key)
             mailbox = self._connection.builder.mailbox_of(spec.entity, text)
             unique = None if spec.unique is None else LoadKey.of(spec.unique, spec.name, mailbox, text)
-            found = (self._connection.shard_of(mailbox), mailbox, packed_text(text), text, unique)
+            found = (mailbox, packed_text(text), text, unique)
             self._mailboxes[key] = found
         return found
 

@@ -131,9 +131,9 @@ class BatchEncoder:
                     raise InvalidCommand(f"the mapper gave {type(message).__name__}, not a command")
                 priority: Any = options.priority_of_all if options.priority_column is None else row[options.priority_column]
                 envelope = Envelope(message, command_id=id_of_row(command_id), priority=priority)
-                packed = self._dispatcher.pack(envelope, sequence=checked_number(number))
+                _, packed = self._dispatcher.pack(envelope, sequence=checked_number(number))
                 if options.entity_column is not None and message.spec().entity is not None:
-                    check_entity(row[options.entity_column], packed[1][4], options.entity_column)
+                    check_entity(row[options.entity_column], packed[4], options.entity_column)
                 yield packed
             except Exception as error:  # noqa: BLE001 - the user's function may raise anything; only this row is rejected
                 text = (

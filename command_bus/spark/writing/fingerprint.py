@@ -62,9 +62,9 @@ class Fingerprint:
         return None
 
 
-def ids_digest(command_ids: Iterable[bytes | None]) -> int:
+def ids_digest(command_ids: Iterable[bytes]) -> int:
     """Return the part of the digest for these ids."""
-    return sum([crc32(command_id) for command_id in command_ids if command_id is not None])
+    return sum(map(crc32, command_ids))
 
 
 def check_same_rows(version: Version, facts: DispatchFacts, known: Mapping[int, str], now: Fingerprint) -> Fingerprint | None:

@@ -11,7 +11,8 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import count, groupby
+from operator import itemgetter
 from typing import Any, Self
 from zlib import crc32
 
@@ -202,30 +203,28 @@ class PartitionDispatcher:
             if queue.blocked and self._blocked_bytes() > _MAX_BLOCKED_BYTES:
                 self._drain_blocked(_MAX_BLOCKED_BYTES // 2)
 
-    def add_all(self, rows: Iterable[tuple[int, LoadItem] | RowReject]) -> None:
+    def add_all(self, rows: Sequence[LoadItem | RowReject]) -> None:
         """Queue rows, and reject those that are no commands.
 
         An entity's rows keep their order and are grouped, within `rows`: a request that names few mailboxes costs the server half of one in
         which each row has another.
         """
-        by_mailbox: dict[str, list[LoadItem]] = {}
-        shards: dict[str, int] = {}
+        items: list[LoadItem] = []
         for row in rows:
             if isinstance(row, RowReject):
                 self.reject(row)
-                continue
-            shard, item = row
-            items = by_mailbox.get(item[0])
-            if items is None:
-                by_mailbox[item[0]] = [item]
-                shards[item[0]] = shard
             else:
-                items.append(item)
-        by_shard: dict[int, list[list[LoadItem]]] = {}
-        for mailbox, items in by_mailbox.items():
-            by_shard.setdefault(shards[mailbox], []).append(items)
-        for shard, groups in by_shard.items():
-            self.add(shard, chain.from_iterable(groups))
+                items.append(row)
+        mailboxes = list(map(itemgetter(0), items))
+        shard_of = self.connection.shard_of
+        places = dict(zip(sorted(dict.fromkeys(mailboxes), key=shard_of), count(), strict=False))
+        order = list(map(places.__getitem__, mailboxes))
+        grouped = map(items.__getitem__, sorted(range(len(items)), key=order.__getitem__))
+        if self.connection.transport.shards == 1:
+            self.add(0, grouped)
+            return
+        for shard, group in groupby(grouped, lambda item: shard_of(item[0])):
+            self.add(shard, group)
 
     def reject(self, reject: RowReject, *, read: bool = True) -> None:
         """Store, raise or drop a row that is no command, as `on_invalid` says.

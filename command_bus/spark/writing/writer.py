@@ -10,7 +10,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -61,7 +61,7 @@ class SendAhead:
         finally:
             self._thread.shutdown()
 
-    def send(self, rows: Iterable[Packed]) -> None:
+    def send(self, rows: Sequence[Packed]) -> None:
         """Send rows behind those of the last call, which are sent when this returns.
 
         Raises:
@@ -190,7 +190,9 @@ class WritePlan:
         with dispatcher, SendAhead(dispatcher) as sending:
             encoder = self.encoder(dispatcher)
             for batch in chain([first], batches):
-                dispatcher.result.digest += ids_digest(batch.column(options.command_id_column).cast(pa.binary()).to_pylist())
+                dispatcher.result.digest += ids_digest(
+                    batch.column(options.command_id_column).drop_null().cast(pa.binary()).to_pylist()
+                )
                 if dispatcher.result.done:  # committed before: there is nothing to add, only rows to count
                     sending.skip(batch.num_rows)
                     continue

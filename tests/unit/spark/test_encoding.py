@@ -189,8 +189,8 @@ def test_arrow_and_pydantic_agree(rows: list[dict[str, Any]]) -> None:
         if message is None:
             assert why(packed) == refusal
             continue
-        shard, (mailbox, command_id, check, envelope, entity, number, flow, _) = packed
-        assert (shard, command_id, entity, number, flow) == (3, row["command_id"], row["thing"], 0, "")
+        mailbox, command_id, check, envelope, entity, number, flow, _ = packed
+        assert (command_id, entity, number, flow) == (row["command_id"], row["thing"], 0, "")
         out = dispatcher.connection.builder.of_item(Envelope(message, command_id=row["command_id"]))
         assert mailbox == dispatcher.connection.builder.build(out).mailbox
         found = unpack_envelope(envelope)
@@ -209,9 +209,9 @@ def test_valid_batches_skip_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {"command_id": ["a", "b"], "thing": [1, 2], "count": [1, 2], "ratio": [1, 2], "label": ["x", "y"]}
     monkeypatch.setattr(codec_for(Sample), "_validate", lambda fields: pytest.fail(f"validated {fields}"))
     first, second = encode(columns, Sample)
-    envelope = unpack_envelope(second[1][3])
+    envelope = unpack_envelope(second[3])
     assert (envelope.entity_id, envelope.flags) == ("2", IN_DISPATCH)
-    assert first[1][0] == "thing:1"
+    assert first[0] == "thing:1"
     monkeypatch.undo()
     message = codec_for(Sample).decode(envelope.payload)
     assert message == Sample(thing=2, count=2, ratio=2.0, label="y")
@@ -229,7 +229,7 @@ def test_fields_that_arrow_can_check() -> None:
 
 def test_validators_run() -> None:
     good, bad = encode({"command_id": ["a", "b"], "thing": ["x", "x"], "count": [2, 3]}, Checked)
-    assert good[1][1] == "a"
+    assert good[1] == "a"
     assert "odd" in why(bad)
 
 
@@ -246,7 +246,7 @@ def test_nested_values_reach_the_model() -> None:
         "sizes": pa.array([[("s", 1), ("m", 2)]], pa.map_(pa.string(), pa.int64())),
     }
     (packed,) = encode(columns, Rich)
-    message = codec_for(Rich).decode(unpack_envelope(packed[1][3]).payload)
+    message = codec_for(Rich).decode(unpack_envelope(packed[3]).payload)
     assert message == Rich(
         thing="x", at=at, day=date(2026, 11, 21), price=Decimal("1.50"), place=Place(city="Ulm", zip=89073), tags=["p", "q"],
         sizes={"s": 1, "m": 2},
@@ -261,22 +261,22 @@ def test_several_commands_keep_the_order_of_their_rows() -> None:
         "what": ["test.once", "test.checked", "nonsense", None, "test.once"],
     }
     packed = encode(columns, Once, Checked, command_column="what")
-    assert [None if isinstance(each, RowReject) else each[1][1] for each in packed] == ["a", "b", None, None, "e"]
-    assert unpack_envelope(packed[0][1][3]).flags == IN_DISPATCH | AT_MOST_ONCE
+    assert [None if isinstance(each, RowReject) else each[1] for each in packed] == ["a", "b", None, None, "e"]
+    assert unpack_envelope(packed[0][3]).flags == IN_DISPATCH | AT_MOST_ONCE
     assert "unknown command 'nonsense'; there are test.once, test.checked" in why(packed[2])
     assert "its command is NULL" in why(packed[3])
 
 
 def test_a_command_without_an_entity_has_a_mailbox_of_its_own() -> None:
     (packed,) = encode({"command_id": ["a"], "count": [1]}, Free)
-    assert packed[1][0] == "~:a"
-    assert unpack_envelope(packed[1][3]).entity_id is None
+    assert packed[0] == "~:a"
+    assert unpack_envelope(packed[3]).entity_id is None
 
 
 def test_sequence_numbers_are_integers_that_lua_can_hold() -> None:
     columns = {"command_id": ["a", "b", "c"], "thing": ["x"] * 3, "count": [1, 2, 3], "seq": [7, None, 2**60]}
     packed = encode(columns, Once, sequence_column="seq")
-    assert packed[0][1][5] == 7
+    assert packed[0][5] == 7
     assert "sequence number is None" in why(packed[1])
     assert "below 2^53" in why(packed[2])
 
@@ -291,7 +291,7 @@ def test_rows_that_are_too_large_are_rejected_alone() -> None:
         "note": ["n", "n" * 500],
     }
     good, bad = encode(columns, Sample, dispatcher=Offline(max_payload=200))
-    assert good[1][1] == "a"
+    assert good[1] == "a"
     assert "limit is 200" in why(bad)
 
 
@@ -349,7 +349,7 @@ def test_55_a_validator_may_not_change_the_entity_of_a_row() -> None:
     """Rows are arranged by the column: other rows of the entity that the validator makes of `ABC` may be in another task."""
     columns = {"command_id": ["a", "b", "c"], "thing": ["abc", "ABC", "bad1"], "count": [1, 2, 3]}
     good, moved, bad = encode(columns, Lowered)
-    assert good[1][0] == "thing:abc"
+    assert good[0] == "thing:abc"
     assert why(moved).startswith("its command has another entity id than column 'thing': rows are put in order by the column")
     assert json.loads(moved.record)["entity"] == "ABC"
     assert "a bad one" in why(bad)
@@ -362,10 +362,10 @@ def test_a_mapper_may_not_change_the_entity_of_a_row() -> None:
         return Free(count=1) if row["key"] is None else Once(thing=row["key"].lower(), count=row["count"])
 
     good, moved, free = encode(columns, mapper=mapper, entity_column="key")
-    assert good[1][0] == "thing:x"
+    assert good[0] == "thing:x"
     assert why(moved).startswith("its command has another entity id than column 'key'")
-    assert free[1][0] == "~:c"  # without an entity there is no order to keep
-    assert encode(columns, mapper=mapper)[1][1][0] == "thing:y"  # no column was named by which they are arranged
+    assert free[0] == "~:c"  # without an entity there is no order to keep
+    assert encode(columns, mapper=mapper)[1][0] == "thing:y"  # no column was named by which they are arranged
 
 
 def test_a_mapper_s_error_without_a_text_costs_its_own_row_alone() -> None:
@@ -380,14 +380,14 @@ def test_a_mapper_s_error_without_a_text_costs_its_own_row_alone() -> None:
 
     mute, good = encode({"command_id": ["a", "b"], "count": [1, 2]}, mapper=mapper)
     assert why(mute) == "the mapper raised Mute: (the text of this Mute cannot be read)"
-    assert good[1][0] == "~:b"
+    assert good[0] == "~:b"
 
 
 @pytest.mark.parametrize("command", [Whole, Single])
 def test_serializers_run(command: type[Command[None]]) -> None:
     (packed,) = encode({"command_id": ["a"], "thing": ["x"], "count": [1]}, command)
     out = Offline().connection.builder.of_item(Envelope(command.model_validate({"thing": "x", "count": 1}), command_id="a"))
-    assert unpack_envelope(packed[1][3]).payload == out.payload
+    assert unpack_envelope(packed[3]).payload == out.payload
     assert b"count\xcd\x03\xe9" in out.payload  # 1,001
 
 
@@ -401,7 +401,7 @@ def test_54_unreadable_values_reject_only_their_rows() -> None:
         "note": pa.Array.from_buffers(pa.string(), 5, notes.buffers()),
     }
     first, *others = encode(columns, Dated)
-    assert first[1][1] == "a"
+    assert first[1] == "a"
     assert [why(each) for each in others] == [
         "column 'note' holds bytes that are no UTF-8 text",
         "column 'day' holds a date or time outside the years 1 to 9999",
@@ -438,20 +438,20 @@ def test_instants_are_sent_in_utc() -> None:
     for zone in ("UTC", "Europe/Berlin", "America/New_York"):
         at = pa.array([datetime(2026, 7, 1, 12, tzinfo=UTC)], pa.timestamp("us", zone))
         (packed,) = encode({"command_id": ["a"], "thing": ["x"], "at": at}, Dated)
-        payloads.add(unpack_envelope(packed[1][3]).payload)
+        payloads.add(unpack_envelope(packed[3]).payload)
     message = Dated(thing="x", at=datetime(2026, 7, 1, 12, tzinfo=UTC))
     assert payloads == {codec_for(Dated).encode(message)}
 
 
 def test_a_command_without_fields_is_sent_for_every_row() -> None:
     packed = encode({"command_id": ["a", "b"]}, Ping)
-    assert [each[1][1] for each in packed] == ["a", "b"]
-    assert codec_for(Ping).decode(unpack_envelope(packed[0][1][3]).payload) == Ping()
+    assert [each[1] for each in packed] == ["a", "b"]
+    assert codec_for(Ping).decode(unpack_envelope(packed[0][3]).payload) == Ping()
 
 
 def test_large_integers_are_rounded_like_in_python() -> None:
     (packed,) = encode({"command_id": ["a"], "thing": ["x"], "count": [1], "ratio": [2**53 + 1], "label": ["a"]}, Sample)
-    assert codec_for(Sample).decode(unpack_envelope(packed[1][3]).payload).ratio == float(2**53 + 1)
+    assert codec_for(Sample).decode(unpack_envelope(packed[3]).payload).ratio == float(2**53 + 1)
 
 
 @pytest.mark.parametrize("command", [Preset, Huge, Long, Classes])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ pa = pytest.importorskip("pyarrow")
 from command_bus.messages.outgoing import Envelope  # noqa: E402 - after the skip
 from command_bus.spark.options import WriteOptions  # noqa: E402
 from command_bus.spark.writing.task_results import RowReject  # noqa: E402
+from command_bus.transport.ports.bulk import LoadItem  # noqa: E402
 from tests.unit.spark.encoders import Offline, check, encode, why  # noqa: E402
 
 
@@ -56,11 +59,11 @@ class Folded(Command[None], entity="thing", name="flow.folded", unique=Unique())
 
 
 def flows(packed: list[Any]) -> list[str]:
-    return [item[6] for _, item in packed]
+    return [item[6] for item in packed]
 
 
 def options(packed: list[Any]) -> list[Any]:
-    return [unpack_envelope(item[3]).options for _, item in packed]
+    return [unpack_envelope(item[3]).options for item in packed]
 
 
 def rows(**columns: list[Any]) -> dict[str, Any]:
@@ -87,7 +90,7 @@ def test_a_column_says_the_priority_of_each_row() -> None:
     given = rows(count=[1, 2, 3, 4, 5], urgency=["high", None, "normal", "urgent", "low"])
     packed = encode(given, Low, priority="urgency")
     assert flows([packed[index] for index in (0, 1, 2, 4)]) == ["0", "2", "", "2"]
-    assert [item[1] for _, item in (packed[0], packed[4])] == ["c0", "c4"], "in the order of the rows"
+    assert [item[1] for item in (packed[0], packed[4])] == ["c0", "c4"], "in the order of the rows"
     assert "'urgent'" in why(packed[3])
 
 
@@ -172,8 +175,8 @@ def test_116_a_priority_that_is_neither_one_nor_a_column_is_refused_when_the_que
 def test_a_mapper_s_command_with_a_unique_key_is_that_of_dispatch() -> None:
     dispatcher = Offline(keep=True)
     (packed,) = encode(rows(count=[1]), mapper=lambda row: Folded(thing=row["thing"]), dispatcher=dispatcher)
-    assert packed == dispatcher.pack(Envelope(Folded(thing="t0"), command_id="c0"))
-    assert packed[1][7].key == "thing:t0:flow.folded"
+    assert packed == dispatcher.pack(Envelope(Folded(thing="t0"), command_id="c0"))[1]
+    assert packed[7].key == "thing:t0:flow.folded"
 
 
 @pytest.mark.parametrize("priority", [None, "high"])
@@ -182,7 +185,7 @@ def test_the_unique_key_of_a_row_is_what_dispatch_makes_of_it(priority: Any) -> 
     for thing in ("a", "a/b c", "x" * 300):
         given = {"command_id": ["c0"], "thing": [thing]}
         envelope = Envelope(Folded(thing=thing), command_id="c0", priority=priority)
-        assert encode(given, Folded, dispatcher=dispatcher, priority=priority) == [dispatcher.pack(envelope)]
+        assert encode(given, Folded, dispatcher=dispatcher, priority=priority) == [dispatcher.pack(envelope)[1]]
         builder = dispatcher.connection.builder
         key, unique = dispatcher.pack(envelope)[1][7], builder.build(builder.of_item(envelope)).unique
         assert key is not None
@@ -192,3 +195,30 @@ def test_the_unique_key_of_a_row_is_what_dispatch_makes_of_it(priority: Any) -> 
             unique.window_ms,
             unique.longest_ms,
         )
+
+
+class Sharded(Offline):
+    """Records what is queued in two shards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added: list[tuple[int, list[tuple[str, str]]]] = []
+        self._offline.shard_of = lambda mailbox: int(mailbox[-1]) % 2
+        self._offline.transport = SimpleNamespace(shards=2)
+
+    def add(self, shard: int, items: Iterable[LoadItem]) -> None:
+        self.added.append((shard, [item[:2] for item in items]))
+
+
+def test_rows_are_grouped_by_shard_and_mailbox_in_their_order() -> None:
+    dispatcher = Sharded()
+    given = {**rows(count=[*range(6)]), "thing": ["1", "2", "3", "2", "1", "4"]}
+    dispatcher.add_all(encode(given, Low, dispatcher=dispatcher))
+    assert dispatcher.added == [
+        (0, [("thing:2", "c1"), ("thing:2", "c3"), ("thing:4", "c5")]),
+        (1, [("thing:1", "c0"), ("thing:1", "c4"), ("thing:3", "c2")]),
+    ]
+
+
+def test_a_batch_without_rows_is_no_command() -> None:
+    assert encode({name: pa.array(values)[:0] for name, values in rows(count=[1]).items()}, Low) == []

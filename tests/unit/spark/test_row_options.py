@@ -40,7 +40,7 @@ class Checked(Command[None], entity="thing", name="test.third", version=3):
 
 
 def versions_of(packed: list[Any]) -> list[Any]:
-    return [unpack_envelope(item[3]).options for _, item in packed]
+    return [unpack_envelope(item[3]).options for item in packed]
 
 
 @pytest.mark.parametrize(("kind", "version"), [(Second, 2), (Checked, 3)])
@@ -79,8 +79,8 @@ class LongChecked(Checked, entity="thing", name="test.long_checked", compress_ab
 @pytest.mark.parametrize("kind", [Long, LongChecked])
 def test_large_rows_travel_compressed_and_small_ones_as_they_are(kind: type[Command[None]]) -> None:
     rows: dict[str, Any] = {**ROWS, "text": ["small", "large " * 100]}
-    (_, small), (_, large) = encode(rows, kind)
-    (_, plain), (_, unpacked) = encode(rows, kind, dispatcher=Offline(signing_keys={"k": "a secret of some length"}))
+    small, large = encode(rows, kind)
+    plain, unpacked = encode(rows, kind, dispatcher=Offline(signing_keys={"k": "a secret of some length"}))
     read = [unpack_envelope(item[3]) for item in (small, large, plain, unpacked)]
     assert [each.compressed for each in read] == [False, True, False, True]
     assert len(large[3]) < 200
@@ -89,7 +89,7 @@ def test_large_rows_travel_compressed_and_small_ones_as_they_are(kind: type[Comm
 
 def test_a_mapper_s_commands_travel_compressed_too() -> None:
     packed = encode(ROWS, mapper=lambda row: Long(thing=row["thing"], count=row["count"], text="large " * 100))
-    assert all(unpack_envelope(item[3]).compressed for _, item in packed)
+    assert all(unpack_envelope(item[3]).compressed for item in packed)
 
 
 class Kept(Command[None], entity="thing", name="test.kept", history="1 h"):
@@ -104,4 +104,4 @@ class KeptChecked(Checked, entity="thing", name="test.kept_checked", history="1 
 def test_a_dispatch_has_no_history_beside_its_outcomes() -> None:
     mapped = encode(ROWS, mapper=lambda row: Kept(thing=row["thing"], count=row["count"]))
     _, item = Offline(history="1 h").pack(Envelope(Kept(thing="x", count=1), command_id="a"))
-    assert versions_of([*encode(ROWS, Kept), *encode(ROWS, KeptChecked), *mapped, ("", item)]) == [None] * 7
+    assert versions_of([*encode(ROWS, Kept), *encode(ROWS, KeptChecked), *mapped, item]) == [None] * 7

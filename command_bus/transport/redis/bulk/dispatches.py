@@ -9,7 +9,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
-from operator import itemgetter
 from struct import pack
 from typing import Any
 
@@ -42,7 +41,7 @@ from command_bus.transport.redis.sending.unique_batches import (
 )
 from command_bus.transport.retention import Retention
 from command_bus.transport.submissions import Admission
-from command_bus.transport.unique_keys import dispatch_flag
+from command_bus.transport.unique_keys import LoadKey, dispatch_flag
 
 _ADMISSIONS = {ord(admission.value): admission for admission in Admission}
 _ACCEPTED = Admission.ACCEPTED.value.encode()
@@ -138,7 +137,8 @@ class RedisBulkDispatches(RetryingRequests):
         boxes: dict[str, int] = {mailbox: box for box, mailbox in enumerate(suspects or (), 1)}
         runs: list[int] = []
         entities: list[str] = []
-        for (mailbox, entity), run in groupby(items, itemgetter(0, 4)):
+        mailboxes, ids, checks, envelopes, of_rows, numbers, flows, uniques = zip(*items, strict=True)
+        for (mailbox, entity), run in groupby(zip(mailboxes, of_rows, strict=True)):
             runs += (boxes.setdefault(mailbox, len(boxes) + 1), sum(1 for _ in run))
             entities.append(entity)
         names = [
@@ -148,20 +148,20 @@ class RedisBulkDispatches(RetryingRequests):
             *[keys.mailboxes + mailbox for mailbox in boxes],
         ]  # fmt: skip
         named, words = "", list[Any]()
-        if any(item[7] is not None for item in items):
+        if any(uniques):
             replacing = dict.fromkeys(standers, "a row of a dispatch")
-            others, words = named_standers(keys, standers, replacing, keys.mailbox(items[0][0]), self._retention)
+            others, words = named_standers(keys, standers, replacing, keys.mailbox(mailboxes[0]), self._retention)
             names += (keys.unique, keys.outcomes(dispatch_id), *others)
             named = f"{len(others) // 4} {self._retention.reply} {dispatch_flag(dispatch_id)}"
-            words = [word for item in items for word in _fold_of(item)] + words
+            words = [word for named in zip(uniques, ids, strict=True) for word in _fold_of(*named)] + words
         args: list[Any] = [
             len(boxes) if suspects is None else len(suspects),
-            pack(f">{len(runs)}H", *runs), b"".join([item[2] for item in items]),
+            pack(f">{len(runs)}H", *runs), b"".join(checks),
             "" if owner is None else f"{owner.run}|{owner.partition}", int(owner is not None and owner.strict),
-            flow_argument([item[6] for item in items]), named, *[item[3] for item in items],
+            flow_argument(flows), named, *envelopes,
         ]  # fmt: skip
         if sequenced:
-            args += [*[item[5] for item in items], *entities]
+            args += [*numbers, *entities]
         return names, [*args, *words, *(() if owner is None else owner.entities)]
 
     async def reject(self, version: Version, rows: Iterable[tuple[str, bytes]], limit: int | None) -> bool:
@@ -245,9 +245,8 @@ class RedisBulkDispatches(RetryingRequests):
         return await server.retry_until(run, mono() + self._patience)
 
 
-def _fold_of(item: LoadItem) -> tuple[str, str]:
-    key = item[7]
-    return ("", "") if key is None else (key.key, fold_argument(key, key.delay_ms, f"||{key.name}|{item[1]}"))
+def _fold_of(key: LoadKey | None, command_id: str) -> tuple[str, str]:
+    return ("", "") if key is None else (key.key, fold_argument(key, key.delay_ms, f"||{key.name}|{command_id}"))
 
 
 def _loaded(answer: bytes, count: int) -> LoadAnswer:
