@@ -121,8 +121,21 @@ end
 
 local admissions, noted, reached, seen = {}, {}, {}, {}
 local repeated, room, refused, judge, accept = 0, batch.room, batch.refused, batch.judge, batch.accept
-local usual, arguments = not named and batch.usual, ARGV
-for i = 1, #boxes do
+local first, usual, arguments = 1, not named and batch.usual, ARGV
+if usual and not sequenced then
+  for i = 1, #boxes do
+    local box, id = boxes[i], asked[i]
+    if known[i] or seen[id] or not room[box] then break end
+    local admission, fault = usual(box, arguments[head + i])
+    if fault then return fault end
+    if not admission then break end  -- from here on each is looked at
+    admissions[i], first = admission, i + 1
+    if not room[box] then break end
+    local check = sub(checks, 4 * i - 3, 4 * i)
+    seen[id], noted[2 * i - 1], noted[2 * i] = check, id, check
+  end
+end
+for i = first, #boxes do
   local box, entity, id, check = boxes[i], entity_of[i], asked[i], sub(checks, 4 * i - 3, 4 * i)
   local before, admission, fault = known[i] or seen[id], nil, nil
   if before then

@@ -76,11 +76,18 @@ local function open_batch(batch)
     return ADMISSION.WRONG_TYPE
   end
 
+  local streams, many = {}, batch.many  -- of mailboxes that have a record, and in which no lone one is
   local function usual(box, envelope)
-    local space = room[box]
+    local space, stream, fault = room[box], streams[box], nil
     if free < 1 or space < 1 or refused[box] then return nil end
-    local fault = put(box, envelope)
+    if stream then
+      local added = try('XADD', stream, '*', FIELD.ENVELOPE, envelope)
+      fault = type(added) == 'table' and added
+    else
+      fault = put(box, envelope)
+    end
     if fault then return failed(box, fault) end
+    if not stream and many[box] > 1 then streams[box] = KEYS[first_box + box] end
     accepted, free, room[box] = accepted + 1, free - 1, space - 1
     return '+'
   end
