@@ -79,6 +79,7 @@ def main() -> None:
     parser.add_argument("--flight", type=int, default=1)
     parser.add_argument("--entities", type=int, default=1000)
     parser.add_argument("--calls", type=int, default=0)
+    parser.add_argument("--shards", type=int, default=1)
     given = parser.parse_args()
     run(ROLES[given.role](given))
 
