@@ -99,7 +99,7 @@ class CommandBus:
         schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
         history: How commands ended that have a history: get one by its id, search.
         notifier: Sends notices and listens to them: `async with bus.notifier.listen("work", types={"order"}) as woken: …`.
-        views: What stands still, and entities by a part of their ids, at a cost that does not grow with the namespace.
+        views: What is stuck, and entities by a part of their ids, at a cost that does not grow with the namespace.
         audit: What operators did, and why: write and read it.
         trends: Figures of the last days, a minute apart.
         session: The connection, which workers and operators of this bus share.

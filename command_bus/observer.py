@@ -71,8 +71,8 @@ class Observer(Protocol):
         """Receive the seconds between acceptance and first start of a command, by the server's clock."""
         ...
 
-    def retried(self, command: str) -> None:
-        """Receive that a command is to be retried."""
+    def retried(self, command: str, error: str) -> None:
+        """Receive that a command is to be retried, and the name of the class of its error: `Interrupted` where its worker was lost or stopped."""
         ...
 
     def dead_lettered(self, command: str, reason: str) -> None:

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
+from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import entity_info
 from command_bus.admin.entity_details import look_at
+from command_bus.admin.history import CommandHistory
 from command_bus.admin.info import EntityInfo
 from command_bus.admin.json_data import trace_id_of
 from command_bus.durable.names import CANCEL, ENDING
 from command_bus.errors import UnknownCommand, UnsuitableServer
+from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.odd_values import pass_over
+from command_bus.serialization.protection import readable_payload
 from command_bus.serialization.reply import outcome_code, unpack_reply
 from command_bus.session import OnSession, Session
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import is_settled, mailbox_in, reply_in
 from command_bus.transport.ports.limits import LimitWaitInfo
-from command_bus.transport.records import HoldInfo, StoredDeadLetter, StoredEntity, SuspensionInfo, wish_text
+from command_bus.transport.records import Failure, HoldInfo, StoredDeadLetter, StoredEntity, SuspensionInfo, wish_text
 
 CommandState = Literal[
     "waiting",
@@ -40,6 +44,8 @@ CommandState = Literal[
 ]
 _LOOKS = 3
 """The most looks for a command that moves meanwhile."""
+_MOST_LOOKED_AT = 20_000
+"""Commands that are looked at for one that has no mark: less than a second."""
 _NEVER_PARK = ("completed", "rejected", "cancelled", "expired")
 """Outcomes after which a command's entity goes on. Any other may be that of a dead letter which parks it."""
 
@@ -66,7 +72,9 @@ class CommandStatus:
         hold: Why it is paused, or None.
         suspension: What it waits for, if it is suspended.
         cancelling: The reason for which a durable command that has begun was asked to end. It waits for what it called and has started. Else empty.
-        letter_id: Id of the dead letter that parks it, or None.
+        letter_id: Id of the dead letter that parks it, or that it became, as far as that is known; else None.
+        failure: How its last attempt failed; None if none did.
+        payload: Its fields, while this bus can read them; else None.
         outcome: Once it is settled: `completed`, `rejected`, or the `code` of the error that its caller got, such as `failed`, `interrupted`,
             `cancelled`, `expired`; empty if that is not kept, and before.
         trace_id: Id of the trace that it belongs to, while its envelope can be read and has one; else empty.
@@ -88,6 +96,8 @@ class CommandStatus:
     outcome: str = ""
     trace_id: str = ""
     cancelling: str = ""
+    failure: Failure | None = None
+    payload: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 class _Head(NamedTuple):
@@ -105,11 +115,13 @@ class StatusReader(OnSession):
     Args:
         session: Open.
         command_id: Id of the command.
+        likely: The mailbox in which it is looked for first if it has no mark.
     """
 
-    def __init__(self, session: Session, command_id: str) -> None:
+    def __init__(self, session: Session, command_id: str, likely: str | None = None) -> None:
         super().__init__(session)
         self._id = command_id
+        self._likely = likely
 
     async def status(self) -> CommandStatus:
         """Return it.
@@ -119,10 +131,7 @@ class StatusReader(OnSession):
         """
         found: list[str] = []
         for _ in range(_LOOKS):
-            marks = await self._transport.locations.marks(self._id)
-            found = [box for box in map(mailbox_in, marks) if box is not None]
-            if not marks and (delayed := await self._operator.mailboxes.find_delayed(self._id)) is not None:
-                found = [delayed[0]]
+            marks, found = await self._places()
             for mailbox in found:
                 status = await self._status_in(mailbox)
                 if status is not None:
@@ -130,6 +139,19 @@ class StatusReader(OnSession):
             if not found:
                 return await self._settled([mark for mark in marks if is_settled(mark)])
         return CommandStatus(self._id, "waiting", entity=mailbox_label(found[0]))
+
+    async def _places(self) -> tuple[list[bytes], list[str]]:
+        """Return the marks of the command, and the mailboxes in which it may be."""
+        marks = await self._transport.locations.marks(self._id)
+        if marks:
+            return marks, [box for box in map(mailbox_in, marks) if box is not None]
+        waiting = WaitingCommands(self._session)
+        return [], await waiting.find_unmarked(self._id, likely=self._likely, most=_MOST_LOOKED_AT)
+
+    async def mailbox(self) -> str | None:
+        """Return where the command waits, runs or is parked; None if it is settled or not known."""
+        _, found = await self._places()
+        return next(iter(found), None) or await self.parked_in()
 
     async def envelope_in(self, mailbox: str, *, begun: bool = False) -> WireEnvelope | None:
         """Return the envelope of a command that waits, runs or is delayed in a mailbox; None if it is not there, or too far behind.
@@ -200,6 +222,7 @@ class StatusReader(OnSession):
             suspension=info.suspension,
             letter_id=info.letter_id,
             cancelling=head.cancelling,
+            failure=info.failure,
         )
 
     def _named(self, data: bytes, mailbox: str) -> CommandStatus:
@@ -210,7 +233,13 @@ class StatusReader(OnSession):
         except Undecodable:
             return found
         entity = found.entity if envelope.entity_type is None else f"{envelope.entity_type}:{envelope.entity_id}"
-        return replace(found, name=envelope.name, entity=entity, trace_id=trace_id_of(envelope.headers))
+        return replace(
+            found,
+            name=envelope.name,
+            entity=entity,
+            trace_id=trace_id_of(envelope.headers),
+            payload=readable_payload(data, self._limits, self._session.protection),
+        )
 
     def _is_this(self, data: bytes) -> bool:
         try:
@@ -221,27 +250,45 @@ class StatusReader(OnSession):
     # Settled.
 
     async def _settled(self, marks: Sequence[bytes]) -> CommandStatus:
-        if not marks:
-            raise UnknownCommand(
-                f"no command {self._id!r} is known. Remembered are commands that were dispatched with an id or keep_result, called, or durable: "
-                "until they are settled, and for dedup_window or reply_ttl after that"
-            )
-        reply = reply_in(marks[0])
-        if reply is None:
-            return CommandStatus(self._id, "settled")
-        code = self._outcome(reply)
-        letter = await self._parking_letter() if code not in _NEVER_PARK else None
-        if letter is None:
+        reply = reply_in(marks[0]) if marks else None
+        code = "" if reply is None else self._outcome(reply)
+        if reply is not None or not marks:
+            letter = await self._parking_letter() if code not in _NEVER_PARK else None
+            if letter is not None:
+                record = DeadLetterRecord.unpack(letter.record)
+                found = self._named(letter.raw, letter.mailbox)
+                return replace(found, state="parked", position=1, attempt=record.attempts, letter_id=letter.id)
+        if marks:
             return CommandStatus(self._id, "settled", outcome=code)
-        record = DeadLetterRecord.unpack(letter.record)
-        label = mailbox_label(letter.mailbox)
-        return CommandStatus(self._id, "parked", record.name, label, 1, record.attempts, letter_id=letter.id)
+        return await self._kept()
+
+    async def _kept(self) -> CommandStatus:
+        """Return the end of a command without a mark, as its history or its dead letter has it."""
+        end, letters = await asyncio.gather(
+            CommandHistory(self._session).get(self._id), DeadLetters(self._session).page(limit=1, command_id=self._id)
+        )
+        letter = next(iter(letters.letters), None)
+        if letter is not None:
+            found = CommandStatus(self._id, "settled", letter.name, letter.entity or "", attempt=letter.attempts)
+            trace = trace_id_of(letter.headers)
+            return replace(found, letter_id=letter.id, outcome=letter.reason, trace_id=trace, payload=letter.payload)
+        if end is None:
+            raise UnknownCommand(
+                f"no command {self._id!r} is known. Commands that were dispatched with an id or keep_result, called, or durable are remembered "
+                "for dedup_window or reply_ttl after their end, and those with a history for as long as that says. Any other is found while it is "
+                f"delayed, among the first {_MOST_LOOKED_AT:,} commands of the namespace, in the line of its entity if that is named, or among "
+                "the newest dead letters"
+            )
+        entity = "" if end.entity_type is None else f"{end.entity_type}:{end.entity_id}"
+        outcome = end.status if end.error is None else end.error.code
+        return CommandStatus(self._id, "settled", end.name, entity, None, end.attempts, outcome=outcome, payload=end.payload)
 
     async def parked_in(self) -> str | None:
         """Return the mailbox that the command parks; None if it parks none."""
-        marks = [mark for mark in await self._transport.locations.marks(self._id) if is_settled(mark)]
-        reply = reply_in(marks[0]) if marks else None
-        if reply is None or self._outcome(reply) in _NEVER_PARK:
+        marks = await self._transport.locations.marks(self._id)
+        settled = [mark for mark in marks if is_settled(mark)]
+        reply = reply_in(settled[0]) if settled else None
+        if marks and (reply is None or self._outcome(reply) in _NEVER_PARK):
             return None
         letter = await self._parking_letter()
         return None if letter is None else letter.mailbox

@@ -15,13 +15,14 @@ from command_bus.clock import checked_seconds, milliseconds_of, time_of
 from command_bus.durable.names import checked_name
 from command_bus.durable.values import encoded_signal
 from command_bus.errors import BadStep, InvalidCommand, InvalidSettings, UnknownCommand
-from command_bus.messages.message import checked_id
+from command_bus.messages.message import canonical_entity_id, check_entity_type, checked_id
 from command_bus.messages.reports import ProgressInfo
 from command_bus.randomness import token
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, names_of
 from command_bus.serialization.envelope_options import DURABLE
 from command_bus.session import OnSession
+from command_bus.transport.mailboxes import mailbox_name
 from command_bus.transport.marks import mailbox_in
 from command_bus.transport.ports.durable import (
     MOST_OTHER_SIGNAL_BYTES,
@@ -148,17 +149,30 @@ class Commands(OnSession):
         marks = await self._transport.locations.marks(command_id)
         return [mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None]
 
-    async def status(self, command_id: str | UUID) -> CommandStatus:
+    async def status(self, command_id: str | UUID, *, entity: tuple[str, str | int] | None = None) -> CommandStatus:
         """Return where a command is: in line, delayed, running, waiting for what, settled. It is a look at a moment.
 
-        Known are commands that were dispatched with an id or `keep_result`, called, or durable; any other only while it is delayed. Settled ones
-        are known for `dedup_window` or `reply_ttl`. A thousand commands of a line are looked through for its place.
+        A command that was dispatched with an id or `keep_result`, called, or durable is found by its mark, in one round trip, for `dedup_window` or
+        `reply_ttl` after its end as well. Any other is found if it is delayed; in the line of its entity, if that is named; among the
+        first 20,000 commands of the namespace; as a dead letter that parks its entity or is one of the newest; and by its history. That takes
+        up to a second. A thousand commands of a line are looked through for its place.
+
+        Args:
+            command_id: Its id.
+            entity: Type and id of its entity, to find it there if its id was generated.
 
         Raises:
-            UnknownCommand: Nothing is known of it.
+            UnknownCommand: It was not found.
             TransportUnavailable: The server cannot be reached.
         """
-        return await StatusReader(self._session, checked_id(command_id)).status()
+        return await self._reader(command_id, entity).status()
+
+    def _reader(self, command_id: str | UUID, entity: tuple[str, str | int] | None) -> StatusReader:
+        likely = None
+        if entity is not None:
+            policy = self._session.settings.entity(check_entity_type(entity[0])).mailbox
+            likely = mailbox_name(entity[0], canonical_entity_id(entity[1]), policy)
+        return StatusReader(self._session, checked_id(command_id), likely)
 
     def progress(self, command_id: str | UUID) -> AsyncIterator[ProgressInfo]:
         """Iterate over how far a command is: `async for each in bus.commands.progress(command_id)`.
@@ -172,14 +186,18 @@ class Commands(OnSession):
         """
         return progress_of(self._session, checked_id(command_id))
 
-    async def record(self, command_id: str | UUID) -> CommandRecord:
+    async def record(self, command_id: str | UUID, *, entity: tuple[str, str | int] | None = None) -> CommandRecord:
         """Return what a command that is not settled has stored: progress, log, and the steps of a durable one.
+
+        Args:
+            command_id: Its id.
+            entity: As for `status`.
 
         Raises:
             UnknownCommand: Nothing is known of it: see `status`.
             TransportUnavailable: The server cannot be reached.
         """
-        return await record_of(self._session, checked_id(command_id))
+        return await record_of(self._session, checked_id(command_id), self._reader(command_id, entity))
 
     async def cancel(self, command_id: str | UUID, *, running: bool = False, reason: str = "", wait: float = 10.0) -> bool:
         """Take a command out of line; with `running` also end one that has started. Its caller gets `CommandCancelled`.

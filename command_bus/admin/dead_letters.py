@@ -21,7 +21,7 @@ from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_e
 from command_bus.serialization.envelope_options import DURABLE, RETURN, ReturnAddress
 from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import unpack
-from command_bus.serialization.protection import Protection
+from command_bus.serialization.protection import readable_payload
 from command_bus.serialization.reply import Cancelled, cancelled_midway, pack_reply
 from command_bus.session import OnSession, Session
 from command_bus.spelling import shown
@@ -119,6 +119,7 @@ class LetterFilters(TypedDict, total=False):
 
     entity_type: str | None
     entity_id: str | int | None
+    command_id: str | None
     name: str | None
     """The command's wire name."""
     reason: str | None
@@ -415,7 +416,7 @@ class DeadLetters(OnSession):
         record = _record(stored)
         recorded = {each.name: getattr(record, each.name) for each in fields(record)}
         letter = _ReadLetter(id=stored.id, parked=stored.parked, payload=None, raw=stored.raw, **recorded)
-        letter.read_later(partial(_payload, stored.raw, self._limits, self._session.protection))
+        letter.read_later(partial(readable_payload, stored.raw, self._limits, self._session.protection))
         return letter
 
 
@@ -444,21 +445,6 @@ class _ReadLetter(DeadLetter):
         return DeadLetter, tuple(getattr(self, each.name) for each in fields(self))
 
 
-def _payload(raw: bytes, limits: PayloadLimits, protection: Protection | None) -> dict[str, Any] | None:
-    """Return the fields of a command, or None if they cannot be read."""
-    try:
-        envelope = unpack_envelope(raw, limits)
-        packed = envelope.payload
-        if envelope.flags & ENCRYPTED:
-            if protection is None:
-                return None
-            packed = protection.payload(envelope)
-        payload = unpack(packed, limits)
-    except (Undecodable, InvalidCommand):
-        return None
-    return payload if isinstance(payload, dict) else None
-
-
 def _record(stored: StoredDeadLetter) -> DeadLetterRecord:
     """Return the record of a dead letter; of one that cannot be read, a record that says so."""
     try:
@@ -471,6 +457,7 @@ def _matches(letter: DeadLetter, filters: LetterFilters) -> bool:
     wanted = {
         "entity_type": letter.entity_type,
         "entity_id": letter.entity_id,
+        "command_id": letter.command_id,
         "name": letter.name,
         "reason": letter.reason,
         "parked": letter.parked,

@@ -304,6 +304,7 @@ def entity_info(entity: StoredEntity, shard: int, now_ms: int, waits: Waits) -> 
         priority=entity.flow.priority,
         tenant=entity.flow.tenant or None,
         snoozes=entity.snoozes,
+        failure=None if entity.letter else entity.failure,
         limit=waits.limits.get(mailbox),
         suspension=waits.suspended.get(mailbox),
     )

@@ -13,8 +13,9 @@ from command_bus.errors import UnknownDeadLetter
 from command_bus.serialization.announcements import WorkerStatus
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.envelope_options import UNIQUE
-from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
+from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.odd_values import stored_number
+from command_bus.serialization.protection import readable_payload
 from command_bus.session import Session
 from command_bus.transport.records import StoredEntity
 
@@ -36,11 +37,11 @@ async def look_at(session: Session, mailbox: str) -> tuple[StoredEntity, Waits]:
 
 async def details_of(session: Session, mailbox: str, count: int, scan: int | None = None) -> EntityDetails:
     """Collect everything an on-call engineer needs to know about one mailbox, with `count` commands behind its head."""
-    reader, limits = session.transport.operator.entities, reading_limits(session.settings)
+    reader = session.transport.operator.entities
     (stored, waits), found, workers, now_ms = await asyncio.gather(
         look_at(session, mailbox), reader.head(mailbox, count + 1), Fleet(session).workers(), reader.now_ms()
     )
-    line = [_waiting(message, envelope, limits) for message, envelope in found.entries]
+    line = [_waiting(session, message, envelope) for message, envelope in found.entries]
     wanted = count - len(line[1:])
     sought = stored.depth > len(line) and (wanted > 0 or not line)
     delayed = await _delayed(session, mailbox, scan) if sought else []
@@ -65,7 +66,6 @@ async def details_of(session: Session, mailbox: str, count: int, scan: int | Non
 async def _delayed(session: Session, mailbox: str, scan: int | None) -> list[WaitingCommand]:
     """Return the delayed commands of a mailbox, those due first ahead. They are in one hash per shard, which is read for that, up to `scan` of it."""
     transport = session.transport
-    limits = reading_limits(session.settings)
     ids: dict[str, WaitingCommand] = {}
     looked = 0
     async for page in transport.operator.mailboxes.delayed(transport.shard_of(mailbox)):
@@ -74,19 +74,21 @@ async def _delayed(session: Session, mailbox: str, scan: int | None) -> list[Wai
             break
         for home, command in page:
             if home == mailbox:
-                ids[command.id] = _waiting("0", command.envelope, limits)
+                ids[command.id] = _waiting(session, "0", command.envelope)
     due = await transport.operator.entities.delayed_times(mailbox, list(ids))
     found = [replace(each, accepted_ms=0, due_ms=due.get(key)) for key, each in ids.items()]
     return sorted(found, key=lambda each: (each.due_ms or 0, each.command_id))
 
 
-def _waiting(message: str, raw: bytes, limits: PayloadLimits) -> WaitingCommand:
+def _waiting(session: Session, message: str, raw: bytes) -> WaitingCommand:
+    limits = reading_limits(session.settings)
     accepted = stored_number("active", message.partition("-")[0])
     try:
         envelope = unpack_envelope(raw, limits)
     except Undecodable:
         return WaitingCommand("", "", accepted, None)
-    return WaitingCommand(envelope.command_id, envelope.name, accepted, None, UNIQUE.of(envelope.options))
+    payload = readable_payload(raw, limits, session.protection)
+    return WaitingCommand(envelope.command_id, envelope.name, accepted, None, UNIQUE.of(envelope.options), payload)
 
 
 def _holder(entity: EntityInfo, workers: list[WorkerStatus]) -> WorkerStatus | None:

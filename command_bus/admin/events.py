@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast, get_args
+from urllib.parse import unquote
 
 from command_bus.errors import CommandBusError, InvalidSettings
 from command_bus.messages.message import canonical_entity_id, check_entity_type
@@ -98,7 +99,8 @@ class Event:
         delay: Seconds until it takes its place (`accepted`) or starts again (`retried`, `snoozed`, `handed_back`); None if that is at once.
             Of `late` the seconds by which a firing was behind its time.
         letter_id: The dead letter (`dead_lettered`, `parked`, `replayed`, `discarded`), for `bus.dead_letters.get`; else empty.
-        reason: What the operator said (`paused`, `draining`), or why a firing was refused (`refused`); else empty.
+        reason: What the operator said (`paused`, `draining`), the error of the attempt (`retried`), or why a firing was refused (`refused`); else
+            empty.
         cursor: The place where to go on behind this event: `bus.events(after=event.cursor)`.
         schedule: The name of the schedule that it is about; else empty.
         count: How many ticks were left out (`missed`); else 0.
@@ -120,6 +122,11 @@ class Event:
     cursor: str
     schedule: str = ""
     count: int = 0
+
+    @property
+    def outward(self) -> Event:
+        """The event without what an error says, which may have values of the command in it: the class alone."""
+        return replace(self, reason=self.reason.partition(":")[0]) if self.kind == "retried" else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +307,7 @@ def _event(stored: StoredEvent, ids: list[str]) -> Event:
     if entity_type is not None:
         # A mailbox says whose it is; only of a lane or a long id the envelope has to, which anybody may have put there.
         entity_id = None if is_wide(stored.mailbox) else entity_id or named_id
-    reason = detail if kind in _HELD else ""
+    reason = detail if kind in _HELD else unquote(firing) if kind == "retried" else ""
     if schedule:
         reason = REFUSALS.get(detail, detail) if kind in ("paused", "refused") else ""
     return Event(

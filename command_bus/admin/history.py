@@ -19,10 +19,9 @@ from command_bus.clock import time_of
 from command_bus.errors import BadResult, CommandBusError, InvalidCommand, InvalidSettings
 from command_bus.messages.message import canonical_entity_id, check_entity_type, checked_id
 from command_bus.sending.results import reply_value
-from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Undecodable
-from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.outcome import OutcomeRecord, Status
+from command_bus.serialization.protection import readable_payload
 from command_bus.serialization.reply import reply_id
 from command_bus.session import OnSession
 from command_bus.transport.records import StoredEnd
@@ -217,17 +216,8 @@ class CommandHistory(OnSession):
             end.settled_ms,
             reply,
             error,
-            None if record.envelope is None else self._payload(record.envelope),
+            None if record.envelope is None else readable_payload(record.envelope, self._limits, self._session.protection),
         )
-
-    def _payload(self, data: bytes) -> dict[str, Any] | None:
-        protection = self._session.protection
-        try:
-            envelope = unpack_envelope(data, self._limits)
-            payload = unpack(envelope.payload if protection is None else protection.payload(envelope), self._limits)
-        except (Undecodable, InvalidCommand):
-            return None
-        return payload if isinstance(payload, dict) else None
 
 
 def _wanted(name: str | None, entity: tuple[str, str | int] | None, entity_type: str | None, status: Status | None) -> _Wanted:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from command_bus.messages.policies import Priority
 from command_bus.serialization.announcements import WorkerInfo, WorkerStatus
 from command_bus.transport.ports.limits import LimitWaitInfo
-from command_bus.transport.records import EntityState, HoldInfo, SuspensionInfo
+from command_bus.transport.records import EntityState, Failure, HoldInfo, SuspensionInfo
 from command_bus.transport.unique_keys import KeyState
 
 EntityOrder = Literal["depth", "age", "attempt", "name"]
@@ -40,6 +40,7 @@ class EntityInfo:
         priority: The highest of the commands that wait in it.
         tenant: Key of the share of workers that it takes; None if its commands name none.
         snoozes: The number of times the command at its head was put off by its handler.
+        failure: How the last attempt of that command failed; None if none did.
         limit: For what it waits, if it is limited; None otherwise.
         suspension: For what its durable command waits, if it is suspended; None otherwise.
     """
@@ -60,6 +61,7 @@ class EntityInfo:
     snoozes: int = 0
     priority: Priority = "normal"
     tenant: str | None = None
+    failure: Failure | None = None
     limit: LimitWaitInfo | None = None
     suspension: SuspensionInfo | None = None
 
@@ -143,6 +145,7 @@ class WaitingCommand:
         accepted_ms: When it was accepted; for a delayed one 0.
         due_ms: For a delayed one when it takes its place, else None.
         unique: Its unique key, or None.
+        payload: Its fields; None if this bus cannot read them.
     """
 
     command_id: str
@@ -150,6 +153,7 @@ class WaitingCommand:
     accepted_ms: int
     due_ms: int | None
     unique: str | None = None
+    payload: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

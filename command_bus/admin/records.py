@@ -71,14 +71,13 @@ class CommandRecord:
     steps: tuple[StepInfo, ...] = ()
 
 
-async def record_of(session: Session, command_id: str) -> CommandRecord:
+async def record_of(session: Session, command_id: str, reader: StatusReader) -> CommandRecord:
     """Return what a command has stored; empty if it has nothing (any more).
 
     Raises:
         UnknownCommand: Nothing is known of the command.
     """
-    reader = StatusReader(session, command_id)
-    mailbox = await _mailbox(session, command_id) or await reader.parked_in() or ""
+    mailbox = await reader.mailbox() or ""
     fields = await session.transport.durable.record(mailbox, command_id) if mailbox else {}
     if not mailbox:
         await reader.status()

@@ -1,15 +1,15 @@
-"""Views for a person who looks: what stands still, and entities by a part of their names. Reached as `bus.views`.
+"""Views for a person who looks: what is stuck, and entities by a part of their names. Reached as `bus.views`.
 
 `bus.entities.list` looks at every entity, to sort them exactly. These look at a bounded number, in a few round trips, however much
-waits: what stands still is found by the keys that the server keeps for it anyway.
+waits: what is stuck is found by the keys that the server keeps for it anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
 
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import Entities, Waits, entity_info
@@ -19,6 +19,7 @@ from command_bus.admin.statistics import Statistics
 from command_bus.errors import InvalidSettings
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Undecodable
+from command_bus.serialization.protection import readable_payload
 from command_bus.session import OnSession
 from command_bus.transport.ports.limits import LimitWaitInfo
 from command_bus.transport.ports.operator import NO_GROUP, GroupName, NamedGroup
@@ -54,6 +55,7 @@ class StandingEntity:
         command: Its wire name.
         handlers: Live workers that handle it; None if its name is not known.
         letter: The dead letter that parks it, if it is parked.
+        payload: Fields of that command if it has failed before, and this bus can read them; else None.
     """
 
     state: StandingState
@@ -63,11 +65,12 @@ class StandingEntity:
     command: str
     handlers: int | None
     letter: DeadLetter | None
+    payload: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """The entities that stand still at a moment.
+    """The entities that are stuck at a moment.
 
     Attributes:
         entities: The longest standing first; of each state about as many as were asked for.
@@ -109,7 +112,7 @@ class Views(OnSession):
     async def standing_still(
         self, *, states: Collection[StandingState] = (), patience: float = 5.0, limit: int = 100
     ) -> Standstill:
-        """Return what stands still, the longest standing first.
+        """Return what is stuck, the longest stuck first.
 
         Args:
             states: Only those; none means all.
@@ -211,7 +214,11 @@ class Views(OnSession):
         command_id, command = self._first(facts, name)
         handlers = sum(command in worker.commands for worker in stats.workers) if command else None
         state = _state(info, handlers)
-        return StandingEntity(state, _since(stored, info, now_ms), info, command_id, command, handlers, letter)
+        since = _since(stored, info, now_ms)
+        payload = None
+        if info.failure is not None and command:
+            payload = readable_payload(facts.firsts[name][1], self._limits, self._session.protection)
+        return StandingEntity(state, since, info, command_id, command, handlers, letter, payload)
 
     def _first(self, facts: _Facts, name: str) -> tuple[str, str]:
         """Return id and wire name of the first command; empty if there is none, or it cannot be read."""
@@ -256,7 +263,7 @@ def _leading_ms(letter: str) -> int:
 
 
 def _is_long(each: StandingEntity, now_ms: int, patience: float) -> bool:
-    """Return whether an entity stands still: not what has just started to run or to wait for a worker, or has no work."""
+    """Return whether an entity is stuck: not what has just started to run or to wait for a worker, or has no work."""
     if each.state == "paused":
         return True
     if each.entity.depth == 0 or not (each.entity.age or each.command_id):  # all that it has is delayed

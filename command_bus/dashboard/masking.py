@@ -82,6 +82,7 @@ def _cut_off(text: str, form: str) -> int | None:
 
 
 MASK = "••••••"
+_LINE = 2000
 CROWDED = "(hidden: fields are masked, and there are too many values of theirs to look for them in it)"
 LARGE = "(hidden: fields are masked, and its payload is too large to look for their values in a list: open the letter)"
 HIDDEN = "(hidden: fields are masked, and without its payload their values cannot be found in it)"
@@ -108,6 +109,11 @@ class Masking:
     def shown(self, name: str, payload: Mapping[str, Any] | None) -> str:
         """Return a payload as JSON, masked."""
         return "" if payload is None else json.dumps(self._plain(name, payload), ensure_ascii=False, indent=2)
+
+    def line(self, name: str, payload: Mapping[str, Any] | None) -> str:
+        """Return a payload as JSON in one line, masked, cut at 2,000 characters."""
+        text = "" if payload is None else json.dumps(self._plain(name, payload), ensure_ascii=False)
+        return text if len(text) <= _LINE else f"{text[:_LINE]}…"
 
     def text(self, name: str, payload: Mapping[str, Any] | None, text: str) -> str:
         """Return a text (an error, a traceback) without the values of masked fields: nothing of it if these are not known, or very many."""

@@ -200,7 +200,7 @@ def _type(text: str) -> str | None:
 
 
 def _event(event: Event, cursor: str) -> bytes:
-    facts = to_jsonable(event)
+    facts = to_jsonable(event.outward)
     return _message({name: value for name, value in facts.items() if name != "cursor"}, cursor=cursor)
 
 

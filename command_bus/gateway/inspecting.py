@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from pydantic import AwareDatetime, Field
@@ -41,7 +42,9 @@ async def get_command(incoming: Incoming) -> Response:
     elif query.wait > 0 and status.state != "parked":
         outcome = await _outcome(incoming, command_id, min(query.wait, incoming.state.options.max_wait))
         status = await incoming.bus.commands.status(command_id)
-    return answer({**to_jsonable(status), **(outcome if status.state == "settled" else {})})
+    told = to_jsonable(replace(status, payload=None, failure=None))  # who may look may not read
+    del told["payload"], told["failure"]
+    return answer({**told, **(outcome if status.state == "settled" else {})})
 
 
 async def delete_command(incoming: Incoming) -> Response:

@@ -61,13 +61,30 @@ class WaitingCommands(OnSession):
         marks = await self._transport.locations.marks(command_id)
         if marks:
             return [mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None]
+        return await self.find_unmarked(command_id)
+
+    async def find_unmarked(self, command_id: str, *, likely: str | None = None, most: int | None = None) -> list[str]:
+        """Return the mailbox in which a command without a mark waits or runs, or none.
+
+        Args:
+            command_id: Its id.
+            likely: A mailbox that is looked through as a whole before all others.
+            most: About how many commands of all mailboxes are looked at; None: all.
+        """
         delayed = await self._mailboxes.find_delayed(command_id)
         if delayed is not None:
             return [delayed[0]]
-        async for name in self._mailboxes.names():
-            async for page in self._mailboxes.lined_up(name):
-                if any(self._envelope(command).command_id == command_id for command in page):
-                    return [name]
+        if likely is not None and await self.place_of(likely, command_id) is not None:
+            return [likely]
+        part, looked = command_id.encode(), 0
+        for shard in range(self._transport.shards):
+            async for lot in self._mailboxes.contents(shard):
+                for entity, envelopes in lot:
+                    if any(part in each and self._id_in(each) == command_id for each in envelopes):
+                        return [entity.mailbox]
+                    looked += len(envelopes)
+                if most is not None and looked >= most:
+                    return []
         return []
 
     async def cancel_in(self, mailbox: str, command_id: str, *, fresh: bool = False) -> bool:
@@ -152,6 +169,12 @@ class WaitingCommands(OnSession):
         except NewerState as error:  # the others can still be purged
             _log.warning("%s", error)
             return 0
+
+    def _id_in(self, envelope: bytes) -> str | None:
+        try:
+            return unpack_envelope(envelope, self._limits).command_id
+        except Undecodable as error:
+            return error.command_id
 
     def _envelope(self, command: WaitingEntry) -> WireEnvelope:
         try:

@@ -17,12 +17,13 @@ import hmac
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from command_bus.errors import BadResult, InvalidCommand
 from command_bus.randomness import token
-from command_bus.serialization.envelope import ENCRYPTED, Sign, WireEnvelope, pack_envelope, shrunk
-from command_bus.serialization.limits import DEFAULT_LIMITS, Undecodable, expanded, reading_limits
+from command_bus.serialization.envelope import ENCRYPTED, Sign, WireEnvelope, pack_envelope, shrunk, unpack_envelope
+from command_bus.serialization.limits import DEFAULT_LIMITS, PayloadLimits, Undecodable, expanded, reading_limits
+from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.native import Packer
 from command_bus.serialization.reply import Completed
 from command_bus.settings import BusSettings
@@ -258,3 +259,15 @@ class Protection:
 
 def _names(envelope: WireEnvelope) -> tuple[str, str, str | None, str | None]:
     return envelope.command_id, envelope.name, envelope.entity_type, envelope.entity_id
+
+
+def readable_payload(raw: bytes, limits: PayloadLimits, protection: Protection | None) -> dict[str, Any] | None:
+    """Return the fields of a command, given its envelope; None if they cannot be read here."""
+    try:
+        envelope = unpack_envelope(raw, limits)
+        if envelope.flags & ENCRYPTED and protection is None:
+            return None
+        payload = unpack(envelope.payload if protection is None else protection.payload(envelope), limits)
+    except (Undecodable, InvalidCommand):
+        return None
+    return payload if isinstance(payload, dict) else None

@@ -56,7 +56,7 @@ class SyncCommandBus(Part[CommandBus]):
         events: What happens to commands of watched entity types: `for event in bus.events()`.
         commands: Single commands that wait: list and reschedule delayed ones.
         schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
-        views: What stands still, and entities by a part of their ids.
+        views: What is stuck, and entities by a part of their ids.
         audit: What operators did, and why.
         trends: Figures of the last days.
 

@@ -182,7 +182,9 @@ class PrometheusMetrics:
         self._dispatched = Counter("commands_dispatched", "Commands sent by this process.", ("command", "status"), **given)
         self._called = Counter("calls", "Calls of this process, by how they ended.", ("command", "status"), **given)
         self._handled = Counter("commands_handled", "Attempts by outcome.", ("command", "outcome"), **given)
-        self._retried = Counter("retries", "Commands to be tried again.", ("command",), **given)
+        self._retried = Counter(
+            "retries", "Commands to be tried again, by the class of the error.", ("command", "error"), **given
+        )
         self._dead = Counter("dead_letters", "Commands given up.", ("command", "reason"), **given)
         self._call_seconds = Histogram(
             "call_seconds", "From a call to its end, for its caller.", ("command",), buckets=_CALL_BUCKETS, **given
@@ -222,9 +224,9 @@ class PrometheusMetrics:
         """Implement `Observer`."""
         self._child(self._wait, command).observe(seconds)
 
-    def retried(self, command: str) -> None:
+    def retried(self, command: str, error: str) -> None:
         """Implement `Observer`."""
-        self._child(self._retried, command).inc()
+        self._child(self._retried, command, error).inc()
 
     def dead_lettered(self, command: str, reason: str) -> None:
         """Implement `Observer`."""

@@ -54,6 +54,18 @@ class WaitingEntry(NamedTuple):
 EntityState = Literal["waiting", "running", "retrying", "snoozed", "limited", "suspended", "paused", "parked", "draining"]
 
 
+class Failure(NamedTuple):
+    """The last attempt of a command that failed.
+
+    Attributes:
+        at_ms: When it failed, by the server's clock.
+        text: Type and text of its error, cut at 200 characters.
+    """
+
+    at_ms: int
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class StoredEntity:
     """An entity that has work, or is paused or drained itself.
@@ -72,6 +84,7 @@ class StoredEntity:
         oldest_id: Id of the first of its commands; empty if they are all delayed.
         flow: What it waits in: its priority and tenant.
         snoozes: The number of times the command at its head was put off by its handler.
+        failure: How the last attempt of that command failed; None if none did.
     """
 
     mailbox: str
@@ -87,6 +100,7 @@ class StoredEntity:
     oldest_id: str = ""
     flow: Flow = NO_FLOW
     snoozes: int = 0
+    failure: Failure | None = None
 
     @property
     def is_delayed(self) -> bool:

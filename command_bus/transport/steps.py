@@ -384,10 +384,11 @@ class Park:
 
 @dataclass(slots=True, frozen=True)
 class Retry:
-    """Start the command again after a delay, for which its entity waits. `counts` says whether this was an attempt."""
+    """Start the command again after a delay, for which its entity waits. `counts` says whether this was an attempt, `error` how that failed."""
 
     delay_ms: int
     counts: bool = True
+    error: str = ""
 
 
 @dataclass(slots=True, frozen=True)

@@ -92,7 +92,7 @@ def delivery_of(record: WebhookRecord, event: Event, place: str) -> DeliverWebho
     about = f"{event.entity_type}:{event.entity_id}" if event.entity_id else event.entity
     if not event.entity_type and event.command_id and not event.schedule:
         about = f"~{event.command_id}"  # without an entity nothing is in order
-    data: dict[str, Any] = {name: value for name in _TOLD if (value := getattr(event, name))}
+    data: dict[str, Any] = {name: value for name in _TOLD if (value := getattr(event.outward, name))}
     kind = f"schedule.{event.kind}" if event.schedule else f"command.{event.kind}"
     return _delivery(record, place, about, kind, event.at_ms, data)
 

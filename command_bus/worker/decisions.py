@@ -67,7 +67,7 @@ from command_bus.transport.steps import (
 )
 from command_bus.transport.unique_keys import unique_key
 from command_bus.worker.offers import Offer
-from command_bus.worker.run_ends import named, text_of, trace_of
+from command_bus.worker.run_ends import failure_of, named, text_of, trace_of
 from command_bus.worker.runnable import Bindings, Runnable
 
 _log = logging.getLogger("command_bus.worker")
@@ -241,7 +241,7 @@ class Decisions:
         if isinstance(error, CommandBusError):
             delay, command_id = self._delay_after(run.policy.retry, run, error), printable(run.envelope.command_id)
             _log.error("%s cannot be compensated here, trying again in %.1f s: %s", command_id, delay, printable(text))
-            return Retry(int(delay * 1000))
+            return Retry(int(delay * 1000), error=failure_of(error))
         outcome = Failed(error_type, text, run.started.attempt)
         record = self._letter(run.started, run.envelope, "compensation_failed", error_type, text, trace_of(error))
         left = self._retention.settlement(run.envelope, outcome, "parked", run.started)
@@ -265,7 +265,7 @@ class Decisions:
         lasts = isinstance(error, GiveUp | BadStep | CallCycle) or (durable is not None and durable.errors.has(error))
         attempt = 1 if durable is not None and durable.progressed else run.started.attempt
         if attempt < policy.attempts and not lasts and policy.retries(error):
-            return Retry(int(self._delay_after(policy, run, error) * 1000))
+            return Retry(int(self._delay_after(policy, run, error) * 1000), error=failure_of(error))
         error_type, text = named(error), text_of(error)
         record = self._letter(run.started, run.envelope, "failed", error_type, text, trace_of(error))
         outcome = Failed(error_type, text, run.started.attempt)

@@ -27,7 +27,6 @@ from command_bus.messages.snooze import Snooze
 from command_bus.middleware import Handling, around_handle
 from command_bus.sending.follow_ups import FollowUps
 from command_bus.serialization.envelope_options import CALLERS, CHAIN
-from command_bus.serialization.limits import printable
 from command_bus.serialization.reply import Cancelled
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.slots import Slots
@@ -48,7 +47,7 @@ from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.lending import Lending
 from command_bus.worker.limits import hold_limit
 from command_bus.worker.offers import Offer, Offers
-from command_bus.worker.run_ends import Interruption, Raised, explained, text_of
+from command_bus.worker.run_ends import FailureLog, Interruption, Raised, explained, text_of
 from command_bus.worker.runnable import Begun, CommandContexts, Driven, Runnable, without_reports
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, StepThreads, ThreadRuns, timed_out
 from command_bus.worker.worker_bus import WorkerBus
@@ -97,6 +96,7 @@ class Executor:
         self._needs_context = around is not None
         self._verifies = protection is not None and protection.signatures is not None
         self._callers: set[str] = set()
+        self._failures = FailureLog(self.worker)
         self._in_threads = ThreadRuns(self.threads, worker=self.worker, works=self.works)
         self._loop = asyncio.get_running_loop()
 
@@ -260,15 +260,8 @@ class Executor:
             return self.decisions.cancelled(run, Cancelled(text))
         if isinstance(error, Snooze):
             return self.decisions.snoozed(run, error)
-        self._log_failure(lease, run, error)
+        self._failures.log(mailbox_label(lease.mailbox), run, error)
         return self.decisions.failed(run, error)
-
-    def _log_failure(self, lease: Lease, run: Runnable, error: BaseException) -> None:
-        name, command_id, attempt = run.envelope.name, run.envelope.command_id, run.started.attempt
-        facts = {"command": name, "command_id": command_id, "entity": mailbox_label(lease.mailbox), "attempt": attempt}
-        text = printable(f"{type(error).__name__}: {text_of(error)}")
-        facts["worker"] = self.worker
-        _log.info("%s %s failed (attempt %d): %s", printable(name), printable(command_id), attempt, text, extra=facts)
 
     async def _ran(self, lease: Lease, run: Runnable, task: asyncio.Task[Any]) -> Any:
         """Run the handler as `_run` does; all that it reports is stored then."""

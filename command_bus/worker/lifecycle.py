@@ -129,8 +129,10 @@ class ObservedDecisions(Decisions):
 
     def _report_step(self, name: str, step: Step) -> None:
         match step:
-            case Retry() | GiveBack():
-                self._observer.retried(name)
+            case Retry():
+                self._observer.retried(name, step.error.partition(":")[0] or UNKNOWN)
+            case GiveBack():
+                self._observer.retried(name, "Interrupted")
             case DeadLetterStep() | Park():
                 self._observer.dead_lettered(name, DeadLetterRecord.unpack(step.record).reason)
             case _:

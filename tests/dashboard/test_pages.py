@@ -86,8 +86,8 @@ async def test_what_stands_still_is_there_with_its_reasons(viewer: Browser) -> N
 async def test_an_entity_shows_its_line_and_its_story(viewer: Browser) -> None:
     text = page_text(await viewer.page("/entity?type=order&id=o-1001"))
     assert "Parked by a dead letter" in text
-    assert text.index("Line") < text.index("charge-1001") < text.index("Story")
-    story = text.partition("Story")[2]
+    assert text.index("Line") < text.index("charge-1001") < text.index("Timeline")
+    story = text.partition("Timeline")[2]
     for what in (
         "parked Charge attempt 3",
         "retried Charge attempt 2, again in 40 ms",
@@ -266,7 +266,7 @@ async def test_every_answer_tells_the_browser_what_it_must_not_do(viewer: Browse
 async def test_168_what_cannot_be_read_says_what_it_should_be(viewer: Browser, path: str) -> None:
     answer = await viewer.get(path)
     assert answer.status_code in (400, 404), page_text(answer.text)
-    assert "To what stands still" in page_text(answer.text)
+    assert "Back to overview" in page_text(answer.text)
 
 
 async def test_168_what_is_too_long_is_refused(viewer: Browser) -> None:

@@ -84,7 +84,7 @@ def exposed() -> dict[str, set[str]]:
     metrics.handled("Work", "completed")
     metrics.ran("Work", 0.1)
     metrics.waited("Work", 0.1)
-    metrics.retried("Work")
+    metrics.retried("Work", "OSError")
     metrics.dead_lettered("Work", "failed")
     metrics.outward.notifies(NotificationFigures)
     metrics.outward.posted("crm", "delivered")

@@ -106,7 +106,7 @@ async def test_what_is_sent_and_what_becomes_of_it(make_bus: Make, registry: Han
     assert found["command_bus_commands_handled_total"] == {
         ("Work", "completed"): 6, ("Work", "rejected"): 1, ("Work", "failed"): 3, ("unknown", "no_handler"): 1,
     }  # fmt: skip
-    assert found["command_bus_retries_total"] == {("Work",): 2}
+    assert found["command_bus_retries_total"] == {("Work", "ValueError"): 2}
     assert found["command_bus_dead_letters_total"] == {("Work", "failed"): 1, ("unknown", "no_handler"): 1}
     assert found["command_bus_handler_seconds_count"] == {("Work",): 10}
     assert found["command_bus_wait_seconds_count"] == {("Work",): 8}
@@ -124,7 +124,7 @@ async def test_what_is_sent_and_what_becomes_of_it(make_bus: Make, registry: Han
     labels = {
         name for family in text_string_to_metric_families(answer.text) for sample in family.samples for name in sample.labels
     }
-    assert labels == {"command", "outcome", "status", "reason", "namespace", "le"}
+    assert labels == {"command", "outcome", "status", "reason", "error", "namespace", "le"}
 
 
 async def test_refusals_and_a_server_that_is_away(make_bus: Make, server: EmbeddedServer) -> None:
@@ -213,7 +213,7 @@ async def test_a_lost_lease_and_what_runs_now(make_bus: Make, registry: HandlerR
     found = shown(metrics)
     assert found["command_bus_leases_lost_total"] == found["command_bus_leases_recovered_total"] == {(): 1}
     assert found["command_bus_commands_handled_total"] == {("Work", "completed"): 1, ("Work", "interrupted"): 1}
-    assert found["command_bus_retries_total"] == {("Work",): 1}
+    assert found["command_bus_retries_total"] == {("Work", "Interrupted"): 1}
 
 
 async def test_the_server_is_asked_once_per_cache_time(make_bus: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, DeadLetter, EntityId, HandlerRegistry, RetryPolicy
-from command_bus.admin import dead_letters
+from command_bus.serialization import protection
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.limits import PayloadLimits
@@ -66,7 +66,7 @@ async def test_listing_counting_and_purging_read_no_payload(monkeypatch: pytest.
         read.append(data)
         return unpack(data, *limits)
 
-    monkeypatch.setattr(dead_letters, "unpack", noted)
+    monkeypatch.setattr(protection, "unpack", noted)
     async with CommandBus.in_memory(registry=registry) as bus:
         keys = bus.session.redis.keys.shards[0]
         for number in range(3):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from command_bus.cli.commands.entity_view import suspension_lines
+from command_bus.cli.commands.entity_view import failure_lines, suspension_lines
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Answer, Target, with_target
-from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age
+from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age, to_json
 from command_bus.cli.terminal import usage_error
 
 if TYPE_CHECKING:
@@ -22,17 +22,29 @@ CommandId = Annotated[str, Argument(metavar="ID", help="The command's id.")]
 
 
 @with_target
-def command(command_id: CommandId, *, target: Target) -> Answer:
-    """Show one command: where it is, how far it is, its log, and the steps of a durable one.
+def command(
+    command_id: CommandId,
+    entity: Annotated[
+        str | None, Option("--entity", metavar="TYPE:ID", help="Its entity, whose line is looked through first.")
+    ] = None,
+    *,
+    target: Target,
+) -> Answer:
+    """Show one command: where it is, what it carries, its last error, how far it is, its log, and the steps of a durable one.
 
-    Known are commands that were dispatched with an id or with keep_result, called, or durable.
+    A command that was dispatched with an id or with keep_result, called, or durable is found at once. Any other is looked for among the first
+    20,000 commands of the namespace, in the line of its --entity, among the newest dead letters, and in the history.
 
     \b
     Exit codes: 0 shown, 1 it is not known (any more), 2 wrong usage, 4 no server.
     """  # noqa: D301
+    kind, _, entity_id = (entity or "").partition(":")
+    if entity is not None and not (kind and entity_id):
+        raise usage_error("--entity is TYPE:ID, as account:a-17")
+    likely = (kind, entity_id) if entity else None
 
     async def read(bus: CommandBus) -> tuple[CommandStatus, CommandRecord]:
-        return await bus.commands.status(command_id), await bus.commands.record(command_id)
+        return await bus.commands.status(command_id, entity=likely), await bus.commands.record(command_id, entity=likely)
 
     status, record = on_bus(target, read)
     data = {"status": status, "progress": record.progress, "log": record.log, "steps": record.steps}
@@ -40,7 +52,8 @@ def command(command_id: CommandId, *, target: Target) -> Answer:
 
 
 def _lines(status: CommandStatus, record: CommandRecord) -> Iterator[str]:
-    yield format_fields([*_status_lines(status), *_progress_lines(record)])
+    payload = None if status.payload is None else to_json(status.payload, indent=None)
+    yield format_fields([*_status_lines(status), ("payload", payload), *_progress_lines(record)])
     if record.steps:
         yield ""
         steps = [(each.kind, each.name, _state_of(each), each.command_id, each.entity) for each in record.steps]
@@ -84,6 +97,7 @@ def _status_lines(status: CommandStatus) -> Iterator[tuple[str, Any]]:
     if status.state not in ("settled", "delayed"):
         yield "place", "behind the first thousand" if status.position is None else status.position
     yield "attempt", status.attempt or None
+    yield from failure_lines(status.failure)
     yield "worker", status.worker
     yield "cancelling", status.cancelling or None
     if status.suspension is not None:
@@ -94,7 +108,8 @@ def _status_lines(status: CommandStatus) -> Iterator[tuple[str, Any]]:
     yield "waits for", None if status.limit is None else str(status.limit)
     if status.hold is not None:
         yield status.hold.mode, f"{status.hold.what}{': ' if status.hold.reason else ''}{status.hold.reason}"
-    yield "parked by", None if status.letter_id is None else f"dead letter {status.letter_id}"
+    yield "parked by" if status.state == "parked" else "dead letter", status.letter_id
+    yield "trace id", status.trace_id or None
 
 
 def _progress_lines(record: CommandRecord) -> Iterator[tuple[str, Any]]:

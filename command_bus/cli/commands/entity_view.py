@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from command_bus.admin.info import EntityDetails, EntityInfo, UniqueKeyInfo, UniqueKeyPage, WaitingCommand
     from command_bus.bus import CommandBus
-    from command_bus.transport.records import SuspensionInfo
+    from command_bus.transport.records import Failure, SuspensionInfo
 
 _LONG = 30.0  # seconds that a handler has run
 _UNREADABLE = "(its bytes cannot be read)"
@@ -92,6 +92,12 @@ def suspension_lines(suspension: SuspensionInfo) -> Iterator[tuple[str, Any]]:
         yield "goes on", format_time_and_age(suspension.until_ms)
 
 
+def failure_lines(failure: Failure | None) -> Iterator[tuple[str, Any]]:
+    """Yield how the last attempt of a command failed, if one did."""
+    if failure is not None:
+        yield "last error", f"{failure.text.strip()}, {format_time_and_age(failure.at_ms)}"
+
+
 def _head_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
     entity, head = found.entity, found.head
     if head is None:
@@ -104,6 +110,7 @@ def _head_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
     yield "attempt", first if entity.attempt else "not started yet"
     if entity.snoozes:
         yield "snoozes", f"{entity.snoozes:,}"
+    yield from failure_lines(entity.failure)
     if not found.handlers:
         yield "handled by", "no live worker: start one that knows it"
 

@@ -201,6 +201,8 @@ def _why(entity: EntityInfo, is_unhandled: bool) -> str:
         was_started = entity.attempt or entity.state == "snoozed"
         reason = "no worker knows the command, asked " if is_unhandled else "" if was_started else "not started yet, offered "
         facts.append(f"{reason}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
+    if entity.failure is not None:
+        facts.append(entity.failure.text.partition("\n")[0])
     if entity.limit is not None:
         facts.append(str(entity.limit))
     if entity.suspension is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from starlette.exceptions import HTTPException
 
@@ -12,8 +14,9 @@ from command_bus.admin.entity import EntityScope
 from command_bus.dashboard.acts.act import Act, Input, Plan, Planning, changing, reason_of, signed
 from command_bus.dashboard.visit import Fields, Visit
 from command_bus.dashboard.words import when
-from command_bus.errors import InvalidSettings
+from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.limits import Rate
+from command_bus.serialization.json_forms import read_json
 
 _FOR = (
     ("", "until somebody resumes it"),
@@ -144,6 +147,27 @@ async def _plan_promote(visit: Visit, fields: Fields) -> Plan:
 
 def _promote(command_id: str, visit: Visit, _: Fields) -> Awaitable[bool]:
     return visit.bus.commands.reschedule(command_id, delay=0)
+
+
+async def _plan_signal(visit: Visit, fields: Fields) -> Plan:
+    name = fields["name"]
+    says = (
+        f"The command gets the signal {name}, and goes on if it waits for that alone." if name else "The command gets a signal."
+    )
+    hint = 'JSON, as its handler waits for it: null, "yes", {"by": "ann"}'
+    inputs = (Input("value", "Value", "json", "null", hint=hint),)
+    plan = _plan_of_command(visit, fields, says)
+    return replace(plan, keeps={**plan.keeps, "name": name}, inputs=inputs if name else (Input("name", "Signal"), *inputs))
+
+
+async def _signal(visit: Visit, fields: Fields) -> str:
+    command_id, label = _command(visit, fields)
+    try:
+        value: Any = read_json(fields["value"] or "null")
+    except ValueError as error:
+        raise InvalidCommand(f'the value is no JSON: {error}. Quote a text: "yes"') from None
+    await visit.bus.commands.signal(command_id, fields["name"], value)
+    return f"{label} has the signal {fields['name']}"
 
 
 def _schedule(_: Visit, fields: Fields) -> tuple[str, str]:
@@ -332,6 +356,7 @@ FLEET_ACTS = {
         _plan_promote,
         changing(_command, _promote, " is in line", " was not delayed any more"),
     ),
+    "command.signal": Act("Send signal", "operator", _plan_signal, _signal),
     "many.pause": Act(
         "Pause all",
         "admin",
@@ -355,7 +380,7 @@ FLEET_ACTS = {
     "schedule.pause": Act(
         "Pause schedule",
         "operator",
-        _planned_schedule("it fires no tick until it is resumed. Ticks of that time are left out."),
+        _planned_schedule("it fires no tick until it is resumed. Ticks of that time are skipped."),
         changing(
             _schedule,
             lambda name, visit, fields: visit.bus.schedules.pause(name, signed(visit, fields)),
@@ -380,7 +405,7 @@ FLEET_ACTS = {
         _remove,
         is_grave=True,
     ),
-    "limit.put": Act("Put limit", "admin", _plan_limit, _put_limit),
+    "limit.put": Act("New limit", "admin", _plan_limit, _put_limit),
     "limit.remove": Act(
         "Take limit back",
         "admin",
@@ -392,8 +417,8 @@ FLEET_ACTS = {
             " was not put by hand",
         ),
     ),
-    "share.put": Act("Give weight", "admin", _plan_weight, _weigh),
+    "share.put": Act("Set weight", "admin", _plan_weight, _weigh),
     "events.watch": Act("Record events", "admin", _plan_watch, _watch),
-    "events.unwatch": Act("Record events no more", "admin", _plan_unwatch, _unwatch),
+    "events.unwatch": Act("Stop recording events", "admin", _plan_unwatch, _unwatch),
 }
 """These acts, by their names."""

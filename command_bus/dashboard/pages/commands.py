@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast, get_args
@@ -19,10 +19,11 @@ from command_bus.admin.events import Event, EventPage
 from command_bus.admin.history import HistoryEntry
 from command_bus.admin.info import DeadLetter
 from command_bus.admin.json_data import trace_id_of
-from command_bus.dashboard.pages.entities import letter_error
+from command_bus.dashboard.pages.entities import failure_text, letter_error
 from command_bus.dashboard.visit import Fields, Visit
 from command_bus.errors import CommandBusError, InvalidSettings, UnknownCommand
 from command_bus.serialization.outcome import Status
+from command_bus.transport.records import Failure
 
 T = TypeVar("T")
 FILTERS = ("name", "reason", "type", "id", "parked", "since", "until")
@@ -62,18 +63,20 @@ async def letter_page(visit: Visit) -> Response:
         "letter.html",
         letter=letter,
         headers=visit.state.masking.headers(letter.headers),
-        attempts=attempts_of(recent.events, letter.command_id) if recent is not None else [],
         trace=visit.trace(trace_id_of(letter.headers)),
-        **await visit.apart(lambda: _texts_of_letter(visit, letter, [each for each in alike.letters if each.id != letter.id])),
+        **await visit.apart(
+            lambda: _texts_of_letter(visit, letter, recent, [each for each in alike.letters if each.id != letter.id])
+        ),
     )
 
 
-def _texts_of_letter(visit: Visit, letter: DeadLetter, alike: list[DeadLetter]) -> dict[str, Any]:
+def _texts_of_letter(visit: Visit, letter: DeadLetter, recent: EventPage | None, alike: list[DeadLetter]) -> dict[str, Any]:
     """Return what a page shows of payloads, masked."""
     masking = visit.state.masking
     return {
         "error": letter_error(visit, letter),
         "message": masking.text(letter.name, letter.payload, letter.error_message),
+        "attempts": _attempts(visit, recent, letter.command_id, letter.name, letter.payload),
         "traceback": masking.text(letter.name, letter.payload, letter.traceback),
         "payload": masking.shown(letter.name, letter.payload),
         "alike": [(each, letter_error(visit, each)) for each in alike],
@@ -123,6 +126,7 @@ class Attempt:
         ended_ms: When it ended; None if that is not known.
         end: How it ended, as an event's kind; empty if that is not known.
         pause: Seconds until the next; None if that followed at once, or none did.
+        error: How it failed, as far as that is kept.
     """
 
     number: int
@@ -131,6 +135,7 @@ class Attempt:
     ended_ms: int | None = None
     end: str = ""
     pause: float | None = None
+    error: str = ""
 
     @property
     def seconds(self) -> float | None:
@@ -151,6 +156,17 @@ def attempts_of(events: Sequence[Event], command_id: str) -> list[Attempt]:
                 found.append(Attempt(event.attempt, event.worker))
             last = found[-1]
             last.ended_ms, last.end, last.pause, last.worker = event.at_ms, event.kind, event.delay, event.worker or last.worker
+            last.error = event.reason
+    return found
+
+
+def _attempts(
+    visit: Visit, recent: EventPage | None, command_id: str, name: str, payload: Mapping[str, Any] | None
+) -> list[Attempt]:
+    """Return the attempts of a command, with their errors masked."""
+    found = [] if recent is None else attempts_of(recent.events, command_id)
+    for each in found:
+        each.error = failure_text(visit.state.masking, name, payload, Failure(0, each.error)) if each.error else ""
     return found
 
 
@@ -220,12 +236,8 @@ async def command_page(visit: Visit) -> Response:
     if not command_id:
         raise HTTPException(404, "the address names no command: ?id=…")
     (status, end, recent), record = await asyncio.gather(
-        _known(visit, command_id), _unless_refused(visit.bus.commands.record(command_id))
+        _known(visit, command_id), _unless_refused(visit.bus.commands.record(command_id, entity=_named(visit)))
     )
-    if status is None and end is None:
-        raise UnknownCommand(
-            f"nothing is known of a command {command_id!r}: it was settled and its id is not remembered, or it has an id that was generated"
-        )
     kind, entity_id = _entity_of(visit, status, end)
     return visit.page(
         "command.html",
@@ -240,31 +252,55 @@ async def command_page(visit: Visit) -> Response:
         entity_id=entity_id,
         name=(status.name if status is not None else "") or (end.name if end is not None else ""),
         trace=visit.trace(status.trace_id if status is not None else ""),
-        attempts=attempts_of(recent.events, command_id) if recent is not None else [],
-        **await visit.apart(lambda: _texts(visit, end)),
+        signals=[each.name for each in status.suspension.waits_for if each.kind == "signal"]
+        if status is not None and status.suspension is not None
+        else [],
+        **await visit.apart(lambda: _texts(visit, command_id, status, end, recent)),
     )
 
 
-def _texts(visit: Visit, end: HistoryEntry | None) -> dict[str, Any]:
-    """Return what a page shows of payload and reply, masked."""
-    if end is None:
-        return {"reply": None, "error": "", "payload": ""}
+def _texts(
+    visit: Visit, command_id: str, status: CommandStatus | None, end: HistoryEntry | None, recent: EventPage | None
+) -> dict[str, Any]:
+    """Return what a page shows of payload, errors and reply, masked."""
+    masking = visit.state.masking
+    name, payload = ("", None) if status is None else (status.name, status.payload)
+    if end is not None:
+        name, payload = end.name, payload if end.payload is None else end.payload
     return {
-        "reply": None if end.error is not None else _shown(visit, end),
-        "error": history_error(visit, end),
-        "payload": visit.state.masking.shown(end.name, end.payload),
+        "reply": None if end is None or end.error is not None else _shown(visit, end),
+        "error": "" if end is None else history_error(visit, end),
+        "payload": masking.shown(name, payload),
+        "attempts": _attempts(visit, recent, command_id, name, payload),
+        "failure": "" if status is None else failure_text(visit.state.masking, name, payload, status.failure),
     }
 
 
+def _named(visit: Visit) -> tuple[str, str] | None:
+    """Return the entity that the address names beside the command."""
+    kind, entity_id = visit.query["type"], visit.query["entity"]
+    return (kind, entity_id) if kind and entity_id else None
+
+
 async def _known(visit: Visit, command_id: str) -> tuple[CommandStatus | None, HistoryEntry | None, EventPage | None]:
-    """Return where a command is, how it ended, and the events of its entity."""
+    """Return where a command is, how it ended, and the events of its entity.
+
+    Raises:
+        UnknownCommand: Nothing is known of it.
+    """
     status, end = await asyncio.gather(
-        _unless_refused(visit.bus.commands.status(command_id), UnknownCommand), visit.bus.history.get(command_id)
+        _unless_refused(visit.bus.commands.status(command_id, entity=_named(visit)), (UnknownCommand,)),
+        visit.bus.history.get(command_id),
     )
+    if status is None and end is None:
+        raise UnknownCommand(
+            f"nothing is known of a command {command_id!r}: it has ended and is not remembered, or its id was generated and it stands behind the "
+            "first 20,000 commands of the namespace: then open it from its entity"
+        )
     return status, end, await _recent(visit, *_entity_of(visit, status, end))
 
 
-async def _unless_refused(asked: Awaitable[T], refusal: type[CommandBusError] = CommandBusError) -> T | None:
+async def _unless_refused(asked: Awaitable[T], refusal: tuple[type[CommandBusError], ...] = (CommandBusError,)) -> T | None:
     try:
         return await asked
     except refusal:

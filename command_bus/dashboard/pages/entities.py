@@ -1,22 +1,24 @@
-"""Pages of entities: what stands still and why, all that have work, and one with its story."""
+"""Pages of entities: what is stuck and why, all that have work, and one with its story."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from command_bus.admin.events import Event
 from command_bus.admin.history import HistoryEntry
-from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, EntityTypeInfo, Stats
-from command_bus.admin.views import STANDING_STATES, StandingEntity, Standstill
-from command_bus.dashboard.masking import LARGE
+from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, EntityTypeInfo, Stats, WaitingCommand
+from command_bus.admin.views import STANDING_STATES, StandingEntity, StandingState, Standstill
+from command_bus.dashboard.masking import LARGE, Masking
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.words import ago, span, when
-from command_bus.transport.records import HoldInfo
+from command_bus.transport.records import Failure, HoldInfo
 
 LABELS = {
     "parked": "parked",
@@ -29,7 +31,7 @@ LABELS = {
     "running": "running long",
     "waiting": "waiting",
 }
-"""The states of what stands still, for people."""
+"""The states of what is stuck, for people."""
 
 
 def why(each: StandingEntity, stats: Stats, now_ms: int, error: str) -> str:
@@ -39,7 +41,7 @@ def why(each: StandingEntity, stats: Stats, now_ms: int, error: str) -> str:
         each: The entity.
         stats: Figures of the same moment.
         now_ms: The server's time.
-        error: What its dead letter says, masked.
+        error: What its dead letter says, or its last attempt failed with, masked.
     """
     entity = each.entity
     match each.state:
@@ -53,7 +55,7 @@ def why(each: StandingEntity, stats: Stats, now_ms: int, error: str) -> str:
             return hold_text(entity.hold, now_ms)
         case "retrying" | "snoozed":
             done = f"attempt {entity.attempt} failed" if each.state == "retrying" else f"put off {_times(entity.snoozes)}"
-            return f"{done}; the next {ago(entity.retry_at_ms, now_ms) or 'is due'}"
+            return f"{f'{error}; ' if error else ''}{done}; the next {ago(entity.retry_at_ms, now_ms) or 'is due'}"
         case "limited":
             return str(entity.limit) if entity.limit is not None else "waits for a limit"
         case "suspended":
@@ -99,24 +101,86 @@ def state_of(entity: EntityInfo) -> str:
 
 
 _LIMIT = 100
-_ROWS = 200
 _MOST_READ = 16 * 1024
 """Bytes of a dead letter whose payload is read for one line: a page has a hundred of them."""
 
 
+@dataclass(slots=True)
+class Trouble:
+    """Entities that are stuck for the same reason: the same state and command, and the same cause but for numbers in it.
+
+    Attributes:
+        state: Why they are stuck.
+        command: Wire name of the command at their heads.
+        cause: The reason of the first of them.
+        rows: The entities, the longest stuck first, each with its reason.
+    """
+
+    state: StandingState
+    command: str
+    cause: str
+    rows: list[tuple[StandingEntity, str]] = field(default_factory=list)
+
+    @property
+    def queued(self) -> int:
+        """Commands in all of them."""
+        return sum(each.entity.depth for each, _ in self.rows)
+
+
+_SHOWN_OF_ONE = 50
+_NUMBER = re.compile(r"\d+")
+
+
+def grouped(rows: Sequence[tuple[StandingEntity, str, str]]) -> list[Trouble]:
+    """Return rows of equal troubles as one, in the order of their first; each row is an entity, its cause, and its reason."""
+    found: dict[tuple[str, str, str], Trouble] = {}
+    for each, cause, reason in rows:
+        key = (each.state, each.command, _NUMBER.sub("#", cause))
+        found.setdefault(key, Trouble(each.state, each.command, cause)).rows.append((each, reason))
+    return list(found.values())
+
+
+def _cause(each: StandingEntity, stats: Stats, error: str) -> str:
+    """Return why an entity is stuck, without what differs between entities with the same trouble."""
+    entity = each.entity
+    match each.state:
+        case "parked" | "retrying" if error:
+            return error
+        case "retrying":
+            return "offered again: no worker took it yet" if not entity.attempt else "an attempt failed"
+        case "snoozed":
+            return "its handler has put it off"
+        case "limited" if entity.limit is not None:
+            return f"waits for limit {entity.limit.limit}"
+        case "paused" if entity.hold is not None:
+            return f"paused{': ' if entity.hold.reason else ''}{entity.hold.reason}"
+        case "running":
+            return "runs for long"
+        case _:
+            return why(each, stats, 0, error)
+
+
 async def standing_page(visit: Visit) -> Response:
-    """Show what stands still and why; `?state=` only what stands for one reason."""
+    """Show what is stuck and why, equal troubles as one row; `?state=` only what is stuck for one reason."""
     wanted = visit.query["state"]
     states = (wanted,) if wanted in STANDING_STATES else ()
     still = await visit.shared("still", lambda: visit.bus.views.standing_still(limit=_LIMIT))
-    rows = [each for each in still.entities if not states or each.state in states]
+    found = [each for each in still.entities if not states or each.state in states]
+
+    def reasons() -> list[Trouble]:
+        rows: list[tuple[StandingEntity, str, str]] = []
+        for each in found:
+            error = letter_error(visit, each.letter) or failure_text(
+                visit.state.masking, each.command, each.payload, each.entity.failure
+            )
+            rows.append((each, _cause(each, still.stats, error), why(each, still.stats, still.now_ms, error)))
+        return grouped(rows)
+
     return visit.page(
         "standing.html",
         still=still,
-        rows=await visit.apart(
-            lambda: [(each, why(each, still.stats, still.now_ms, letter_error(visit, each.letter))) for each in rows[:_ROWS]]
-        ),
-        more=max(len(rows) - _ROWS, 0),
+        troubles=await visit.apart(reasons),
+        shown=_SHOWN_OF_ONE,
         holds=[(hold, hold_text(hold, still.now_ms)) for hold in still.holds],
         tiles=_tiles(still),
         wanted=states[0] if states else "",
@@ -239,17 +303,40 @@ async def entity_page(visit: Visit) -> Response:
         details=details,
         entity=details.entity,
         reason=_reason(details),
-        error=await visit.apart(lambda: letter_error(visit, details.letter)),
-        told=story(recent.events, ends.entries),
+        **await visit.apart(lambda: _texts(visit, details)),
+        told=story(recent.events, ends.entries, visit.state.masking),
         before=recent.before,
         is_watched=is_watched,
         types=len(watched),
     )
 
 
-def story(events: tuple[Event, ...], ends: tuple[HistoryEntry, ...]) -> list[Told]:
-    """Return what happened, newest first: events, and of the history what no event tells."""
-    told: list[Told] = [(each.at_ms, each.kind, each.name, each.command_id, happened(each), each.letter_id) for each in events]
+def _texts(visit: Visit, details: EntityDetails) -> dict[str, Any]:
+    """Return what the page shows of payloads and errors, masked."""
+    masking, head = visit.state.masking, details.head
+    line = ([head] if head is not None else [WaitingCommand("", "", 0, None)]) + list(details.waiting)
+    return {
+        "error": letter_error(visit, details.letter),
+        "shown": [masking.line(each.name, each.payload) for each in line],
+        "failure": failure_text(masking, line[0].name, line[0].payload, details.entity.failure),
+    }
+
+
+def failure_text(masking: Masking, name: str, payload: Mapping[str, Any] | None, failure: Failure | None) -> str:
+    """Return how the last attempt of a command failed in one line, masked; without its payload only the class of the error. Empty if none did."""
+    if failure is None:
+        return ""
+    is_hidden = masking.is_used and payload is None
+    text = failure.text.partition(":")[0] if is_hidden else masking.text(name, payload, failure.text)
+    return text.strip().partition("\n")[0]
+
+
+def story(events: tuple[Event, ...], ends: tuple[HistoryEntry, ...], masking: Masking) -> list[Told]:
+    """Return what happened, newest first: events, and of the history what no event tells. Of errors the class alone where fields are masked."""
+    told: list[Told] = []
+    for each in events:
+        more = happened(each.outward if masking.is_used else each)
+        told.append((each.at_ms, each.kind, each.name, each.command_id, more, each.letter_id))
     known = {each.command_id for each in events if each.kind not in ("accepted", "started")}
     told += [
         (each.settled_ms, each.status, each.name, each.command_id, f"attempt {each.attempts}, worker {each.worker or 'none'}", "")

@@ -175,7 +175,7 @@ async def throughput_page(visit: Visit) -> Response:
         waits=quantiles(waits),
         runs=quantiles(runs),
         spread=[
-            bars("Seconds in line before the first start", *_spread(waits)),
+            bars("Seconds that they waited for their first start", *_spread(waits)),
             bars("Seconds from the first start to the end", *_spread(runs)),
         ]
         if waits

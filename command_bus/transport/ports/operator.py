@@ -503,7 +503,7 @@ class OperatorSide(Protocol):
 
     @property
     def views(self) -> Views:
-        """Reads what stands still, and parts of what is long."""
+        """Reads what is stuck, and parts of what is long."""
         ...
 
     @property

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from command_bus.errors import NewerState
 from command_bus.serialization.odd_values import stored_text
 from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.records import Failure
 from command_bus.transport.redis.connection.connections import PageSize
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import READ_MAILBOXES, Script
@@ -26,6 +28,7 @@ _READY, _HELD, _LONE = {READY, LONE, IN_LINE}, {HELD, HELD_AND_CHANGED, LONE_HEL
 _STATES = {"", *_READY, *_HELD, *_LONE, RETRYING, LIMITED, STOPPED, SUSPENDED}
 _NEWER = b"newer"
 _SNOOZES = "z"
+_ERROR = "err"
 PLACE = "place=1"
 """Behind the parts of a record in an answer: limits gave this lease a place."""
 _NO_PARTS: Mapping[str, str] = MappingProxyType({})
@@ -90,6 +93,16 @@ class MailboxRecord(NamedTuple):
             message: The oldest command; empty if it is not known.
         """
         return _snoozes(self.parts.get(_SNOOZES, ""), message)
+
+    def failure_of(self, message: str) -> Failure | None:
+        """Return the last error of its oldest command; None if it has failed in no attempt.
+
+        Args:
+            message: The oldest command; empty if it is not known.
+        """
+        of, _, rest = self.parts.get(_ERROR, "").partition(":")
+        at, _, text = rest.partition(":")
+        return Failure(_number(at), unquote(text)) if text and of == message else None
 
     @property
     def started_us(self) -> int:

@@ -71,8 +71,9 @@ def _encode_pause(
 ) -> None:
     """Append the arguments of a step that settles nothing and starts nothing."""
     match step:
-        case Retry(delay_ms, counts):
-            args += (f"wl{unused}", lease.activation, lease.holder, lease.attempt_id, delay_ms, int(counts))
+        case Retry(delay_ms, counts, error):
+            why = f"{int(counts)}{error.replace('%', '%25').replace('|', '%7C')}"
+            args += (f"wl{unused}", lease.activation, lease.holder, lease.attempt_id, delay_ms, why)
         case PutOff(delay_ms):
             args += ("wl", lease.activation, lease.holder, lease.attempt_id, delay_ms, "s")
         case GiveBack(counts):

@@ -210,9 +210,11 @@ async def test_how_it_ended(sandbox: Sandbox, seen: Seen) -> None:
 
 async def test_131_what_is_not_known(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus:
-        receipt = await bus.dispatch(Work(desk="a"))
+        async with bus.worker():
+            receipt = await bus.dispatch(Work(desk="a"))
+            await bus.wait_idle(10)
         for command_id in ("no-such", receipt.command_id):
-            with pytest.raises(UnknownCommand, match="Remembered are commands"):
+            with pytest.raises(UnknownCommand, match="are remembered for dedup_window"):
                 await bus.commands.status(command_id)
         kept = await bus.dispatch(Work(desk="a"), keep_result=True)
         assert (await bus.commands.status(kept.command_id)).position == 2

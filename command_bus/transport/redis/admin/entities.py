@@ -218,6 +218,7 @@ def surveyed(
         stored_text(head),
         flow_of_entity(fields, stored_text(head)),
         snoozes.times,
+        fields.failure_of(stored_text(head)),
     )
 
 

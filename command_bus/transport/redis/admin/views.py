@@ -1,4 +1,4 @@
-"""`RedisViews`: what stands still, found by the keys that are kept for it anyway; and parts of what is long.
+"""`RedisViews`: what is stuck, found by the keys that are kept for it anyway; and parts of what is long.
 
 Every answer has a bounded size, whatever the namespace holds: no request asks for more than some twenty thousand small members.
 """

@@ -40,10 +40,10 @@
 --           outcome; f: how many follow-ups, and for each its text (see shared/deliver.lua), ms from now
 --           until it takes its place, below zero the moment itself, envelope and mark, or child and call of
 --           an outcome for another shard; and by its verb b, p: record, raw envelope; w: delay in ms, '1' if
---           the attempt counts, 's' if its handler put it off; g: '1' if the attempt counts; u: ms when it
---           ends, empty if it has no end, '1' if the worker knows that the command is to be cancelled, how
---           many fields must be there, how many are awaited, its command id, and those fields;
---           last the usual steps, if there are any (see 2a_usual.lua)
+--           the attempt counts, and its error, '0' if not, 's' if its handler put it off; g: '1' if
+--           the attempt counts; u: ms when it ends, empty if it has no end, '1' if the worker knows that the
+--           command is to be cancelled, how many fields must be there, how many are awaited, its command id,
+--           and those fields; last the usual steps, if there are any (see 2a_usual.lua)
 --
 -- An operation is a few letters. The first is the verb: t take, d done, n done but denied, x done but
 -- expired, c done but cancelled, b write a dead letter, p park, w wait for a retry or a snooze, g give back,
@@ -109,7 +109,7 @@ pass_memory_limit(ready, group)
 -- mark, value, ttl, waiting, inbox, reply, record, outcomes, outcome, unique, key, follow_ups, side, keeps,
 -- caller, unused    what is left, if `leaves`
 -- letter, raw    of b and p: a record and the raw envelope
--- delay, why     of w: ms, and '1', '0' or 's'
+-- delay, why, error    of w: ms, '1', '0' or 's', and how the attempt failed
 -- counts         of g: '1' or '0'
 -- suspended, ends, is_cancelled, wanted, command_id, awaited    of u
 -- verdict, scopes    what limits say; added later
@@ -160,7 +160,7 @@ local function read_left(step, operation)
     step.letter, step.raw = ARGV[arg + 1], ARGV[arg + 2]
     arg = arg + 2
   elseif verb == VERB.WAIT then
-    step.delay, step.why = ARGV[arg + 1], ARGV[arg + 2]
+    step.delay, step.why, step.error = ARGV[arg + 1], sub(ARGV[arg + 2], 1, 1), sub(ARGV[arg + 2], 2)
     arg = arg + 2
   elseif verb == VERB.GIVE_BACK then
     step.counts = ARGV[arg + 1]

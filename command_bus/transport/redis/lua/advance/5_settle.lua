@@ -67,7 +67,7 @@ local function settle(step, parts)
     for _, each in ipairs(step.follow_ups or {}) do sending[#sending + 1] = each end
   end
   if parts ~= '' then  -- they are of the command that is settled
-    parts = string.gsub(string.gsub(parts, '|z=[^|]*', ''), '|ask=%d+', '')
+    parts = string.gsub(string.gsub(string.gsub(parts, '|z=[^|]*', ''), '|ask=%d+', ''), '|err=[^|]*', '')
   end
   return start(step, head, 0, '0', parts)
 end

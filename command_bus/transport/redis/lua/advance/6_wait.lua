@@ -27,6 +27,11 @@ local function other_verbs()
     return parts .. format('|z=%.0f:%s:%s:%d', count + (more and 1 or 0), message, truly, more and 1 or 0)
   end
 
+  -- Return the parts of a record with the error of the attempt that a step ends.
+  local function with_error(parts, step)
+    return string.gsub(parts, '|err=[^|]*', '') .. format('|err=%s:%s:%s', step.message, now_text, step.error)
+  end
+
   -- Note when a mailbox starts its first command again. If that is the earliest time, a tick tells a worker.
   local function wake_at(name, at)
     local head = call('ZRANGE', due, 0, 0, 'WITHSCORES')
@@ -44,6 +49,7 @@ local function other_verbs()
     local tried = why == '1' and attempt or format('%d', math.max(attempt - 1, 0))
     local at = now + tonumber(step.delay)
     parts = with_snooze(parts, step.message, first, why == PAUSE.SNOOZE)
+    if step.error ~= '' then parts = with_error(parts, step) end
     -- As who wakes it writes; one of another release may not.
     if why == PAUSE.SNOOZE then first = '-' .. format('%.0f', at) end
     wake_at(name, at)
@@ -57,6 +63,9 @@ local function other_verbs()
     if step.counts == '0' then
       attempt = format('%d', math.max(attempt - 1, 0))
       counts.handed_back = counts.handed_back + 1
+    else
+      step.error = 'Interrupted: its worker was lost, or stopped before it had ended'
+      parts = with_error(parts, step)
     end
     return requeue(step, attempt, first, parts, step.message)
   end

@@ -21,7 +21,7 @@ if publish then
     end
     local kind, detail = event_of[verb], ''
     if verb == VERB.WAIT then
-      kind, detail = waits[step.why], step.delay
+      kind, detail = waits[step.why], step.delay .. (step.error ~= '' and ' ' .. step.error or '')
     elseif verb == VERB.GIVE_BACK then
       kind = step.counts == '1' and 'interrupted' or 'handed_back'
     elseif verb == VERB.SUSPEND then

@@ -20,8 +20,10 @@
 --             the id of a command that was started and waits to be started again, of use while it is the
 --             oldest and `first` is not 0; paid, the id of a command that was suspended: its next start takes
 --             no token of a rate; ask, how often a worker had to ask limits for the oldest command and gave
---             no answer: it may die of what it reads for that; f of flows (see shared/line.lua); others of
---             later releases; a script that writes the record again keeps those that it does not know
+--             no answer: it may die of what it reads for that; err, the last error of the oldest command, as
+--             id:ms:text, where %7C is a bar and %25 a percent sign; f of flows (see
+--             shared/line.lua); others of later releases; a script that writes the record again keeps those
+--             that it does not know
 --
 -- A later release may have further states, of one letter or more. A script that meets one leaves record, head
 -- and activation alone.
