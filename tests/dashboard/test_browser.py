@@ -119,6 +119,9 @@ async def test_the_parked_entity_is_repaired_and_its_line_flows(
     shop = troubled[1]
     sitting = await sat(browser, served)
     page = sitting.page
+    trouble = page.locator(".troubles > li", has_text="the card reader of Lisbon does not answer")
+    if await trouble.locator("summary").count():
+        await trouble.locator("summary").first.click()
     row = page.locator("tr", has_text="order:o-1002")
     await expect(row).to_contain_text("the card reader of Lisbon does not answer")
     await row.get_by_role("link", name="order:o-1002").click()
@@ -155,9 +158,13 @@ async def test_the_keyboard_leads_through_a_page(browser: Browser, served: Serve
     await page.keyboard.press("j")
     await page.keyboard.press("j")
     await page.keyboard.press("k")
-    assert await page.locator("tr.chosen").count() == 1
-    await expect(page.locator("tbody tr").first).to_have_class(re.compile("chosen"))
+    assert await page.locator("li.chosen").count() == 1
+    await expect(page.locator(".troubles > li").first).to_have_class(re.compile("chosen"))
     await page.keyboard.press("Enter")
+    if await page.locator("li.chosen summary").count():
+        await expect(page.locator("li.chosen details")).to_have_attribute("open", "")
+        await page.keyboard.press("j")
+        await page.keyboard.press("Enter")
     await page.wait_for_url(re.compile("/entity"))
     await page.keyboard.press("/")
     await page.keyboard.type("order:o-1003")

@@ -6,14 +6,14 @@ const away = document.getElementById("away");
 
 // Keyboard: / search, j and k rows, Enter opens, Escape leaves a field.
 let chosen = -1;
-const rows = () => [...document.querySelectorAll(".rows tbody tr")];
+const rows = () => [...document.querySelectorAll(".rows tbody tr, .troubles > li")].filter((row) => row.offsetParent !== null);
 
 function choose(index) {
   const all = rows();
   if (!all.length) return;
   chosen = Math.max(0, Math.min(index, all.length - 1));
   all.forEach((row, at) => row.classList.toggle("chosen", at === chosen));
-  const link = all[chosen].querySelector("[data-open], a");
+  const link = all[chosen].querySelector("summary, [data-open], a");
   if (link) link.focus({ preventScroll: true });
   all[chosen].scrollIntoView({ block: "nearest" });
 }
@@ -71,7 +71,10 @@ async function refresh() {
     const focused = document.activeElement && document.activeElement.getAttribute("href");
     for (const part of parts()) {
       const other = fresh.getElementById(part.id);
-      if (other && other.innerHTML !== part.innerHTML) part.replaceChildren(...other.childNodes);
+      if (!other) continue;
+      const open = new Set([...part.querySelectorAll("details[open]")].map((each) => each.dataset.key));
+      other.querySelectorAll("details").forEach((each) => { each.open = open.has(each.dataset.key); });
+      if (other.innerHTML !== part.innerHTML) part.replaceChildren(...other.childNodes);
     }
     if (chosen >= 0) rows().forEach((row, at) => row.classList.toggle("chosen", at === chosen));
     if (focused && document.activeElement === document.body) {
