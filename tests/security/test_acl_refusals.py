@@ -80,6 +80,7 @@ REFUSED: dict[Role, tuple[tuple[str, ...], ...]] = {
 }  # fmt: skip
 # An owner closes the counters' hash before it deletes it.
 REFUSED["owner"] = tuple(each for each in REFUSED["operator"] if each[:2] != ("HSET", "{shop:0}:stats"))
+REFUSED["gateway"] = tuple(each for each in REFUSED["operator"] if each[0] != "BRPOP")
 MAY_SCAN: tuple[Role, ...] = ("owner",)
 """Who deletes a namespace has to find its keys."""
 
@@ -95,6 +96,7 @@ REFUSED_WITHOUT_SELECTORS: dict[Role, tuple[str, ...]] = {
     "pipeline": ("XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "LPUSH"),
     "worker": ("UNLINK",),
     "operator": ("XREADGROUP", "XCLAIM", "XTRIM", "BRPOP", "UNLINK"),
+    "gateway": ("XREADGROUP", "XCLAIM", "XTRIM", "UNLINK"),
     "owner": ("XREADGROUP", "XCLAIM", "XTRIM", "BRPOP"),
 }
 

@@ -71,5 +71,5 @@ def test_a_role_without_notices_has_no_channel() -> None:
         assert "&" not in plain
         assert "publish" not in plain
         assert f"&command_bus:{NAMESPACE}:work:*" in telling
-        assert ("+publish" in telling) == (role in ("producer", "pipeline", "worker"))
-        assert ("+subscribe" in telling) == (role in ("worker", "operator", "owner"))
+        assert ("+publish" in telling) == (role in ("gateway", "producer", "pipeline", "worker"))
+        assert ("+subscribe" in telling) == (role in ("worker", "operator", "gateway", "owner"))

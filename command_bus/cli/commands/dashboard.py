@@ -92,7 +92,10 @@ def dashboard(
         async def serving(bus: CommandBus) -> None:
             from command_bus.dashboard.app import dashboard as made
             from command_bus.dashboard.masking import unknown_masks
+            from command_bus.transport.redis.acl import check_rights
 
+            connections, keys = bus.session.redis.connections, bus.session.redis.keys.shards[0]
+            await check_rights(connections, keys, "operator", "the dashboard")
             app = made(bus, users=known or loopback(role.value), secret=os.environ.get(SECRET), **options)
             for masked in unknown_masks(options["mask"], {each.name: each.schema for each in await bus.fleet.commands()}):
                 echo(f"--mask {masked}: no command that workers have announced has a field of this name", err=True)

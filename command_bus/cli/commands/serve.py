@@ -45,7 +45,10 @@ def serve(
 
         async def serving(bus: CommandBus) -> None:
             from command_bus.gateway.app import gateway
+            from command_bus.transport.redis.acl import check_rights
 
+            connections, keys = bus.session.redis.connections, bus.session.redis.keys.shards[0]
+            await check_rights(connections, keys, "gateway", "the gateway")
             app = gateway(bus, allow=allow, max_body=max_body, max_wait=max_wait, hosts=name or ())
             await serve_until_stopped(
                 app, told=lambda url: echo(f"{bus.session.where}: {url}", err=True), extra="gateway", **where

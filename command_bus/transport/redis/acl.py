@@ -19,12 +19,15 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
-from command_bus.errors import InvalidSettings
+from command_bus.errors import CommandBusError, InvalidSettings, UnsuitableServer
+from command_bus.transport.redis.connection.connections import Connections
+from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import KEYS, ShardKeys, suffix
 
-Role = Literal["producer", "worker", "operator", "pipeline", "owner"]
-"""A producer dispatches and calls; a worker runs commands; an operator reads, pauses, replays and cancels; a pipeline is a producer that
-also loads dispatches from Spark and reads their outcomes; an owner is an operator who may delete the namespace."""
+Role = Literal["producer", "worker", "operator", "gateway", "pipeline", "owner"]
+"""A producer dispatches and calls; a worker runs commands; an operator reads, pauses, replays and cancels; a gateway is a producer
+and an operator; a pipeline is a producer that also loads dispatches from Spark and reads their outcomes; an owner is an operator who may
+delete the namespace."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _NO_PASSWORD: Final = re.compile(r"[\s\x00-\x1f\x7f]")
@@ -190,8 +193,9 @@ _PRUNING: Final = (("xrange xdel", "dead"),)
 _TELLING: Final = (("incrby pexpire", "hints*"),)
 _HEARING: Final = (("get decr", "hints*"),)
 _WEBHOOKS: Final = (("hget hgetall hset hdel", "notes*"), ("xread xrange xrevrange", "events arrivals"))
-_TELL: Final = ("producer", "pipeline", "worker")
-_HEAR: Final = ("worker", "operator", "owner")
+_TELL: Final = ("producer", "gateway", "pipeline", "worker")
+_HEAR: Final = ("worker", "operator", "gateway", "owner")
+_LOADS: Final = ("worker", "operator", "gateway")
 
 
 def _every_key() -> str:
@@ -199,6 +203,7 @@ def _every_key() -> str:
     return " ".join(name + ("*" if suffix(name).endswith(":") else "") for name in KEYS)
 
 
+_GRANTS["gateway"] = (*_SENDING, *_GRANTS["operator"])
 _GRANTS["owner"] = (
     *_GRANTS["operator"],
     ("scan", ""),  # it names the keys of other namespaces, too
@@ -233,9 +238,9 @@ def acl_lines(
         load_scripts: Whether a producer or pipeline may load scripts, and so stop the server by one that never ends. Without this right
             it can run only scripts that are loaded: every worker loads all scripts of its version, when it starts and within about a
             second after the server lost them. Until then a request is repeated, and fails with `TransportUnavailable` after
-            `dispatch_timeout`. Workers and operators always have the right.
+            `dispatch_timeout`. Workers, operators and gateways always have the right.
         prunes: Whether a worker may delete dead letters, as `dead_letter_ttl` and `max_dead_letters` ask for.
-        replaces: Whether a producer or pipeline may take commands out of line, as `Unique(wins="latest")` does, and answer their callers.
+        replaces: Whether a producer, gateway or pipeline may take commands out of line, as `Unique(wins="latest")` does, and answer their callers.
             Without this right such a dispatch fails with `MayNotReplace`. Workers always have the right, operators never dispatch.
         notifies: Whether the user may tell, on the namespace's channels, as a bus with a `RedisNotifier` does (producers, pipelines,
             workers), and listen there and consume hints (workers, operators, owners).
@@ -253,7 +258,7 @@ def acl_lines(
         if not text or _NO_PASSWORD.search(text):
             raise InvalidSettings(f"{what}: not empty, without spaces and control characters")
     if replaces and role == "operator":
-        raise InvalidSettings("replaces: of a producer or pipeline; an operator does not dispatch")
+        raise InvalidSettings("replaces: of a producer, gateway or pipeline; an operator does not dispatch")
     pruning = _PRUNING if prunes and role == "worker" else ()
     replacing = _REPLACING if replaces and role != "worker" else ()
     grants = (
@@ -266,7 +271,7 @@ def acl_lines(
     head = ["ACL", "SETUSER", name, "reset", *((f">{password}", "on") if password else ("off",)), "resetchannels", "-@all"]
     if notifies:
         head += [*_channels(namespace), *_allowed(_channel_commands(role))]
-    head += _allowed(f"{_EVERYONE} {_LOADING}" if load_scripts or role in ("worker", "operator") else _EVERYONE)
+    head += _allowed(f"{_EVERYONE} {_LOADING}" if load_scripts or role in _LOADS else _EVERYONE)
     # A request is checked as a whole, against one selector: a script names the keys of its whole role.
     every_key = " ".join(dict.fromkeys(key for _, keys in grants for key in keys.split()))
     grants = (("evalsha", every_key), *grants)
@@ -278,6 +283,41 @@ def acl_lines(
             *dict.fromkeys(command for commands, _ in grants for command in _allowed(commands) if command not in _UNKNOWN_TO_62),
         ]
     return [" ".join([*head, *rules])]
+
+
+_NEEDED: Final[dict[Role, tuple[tuple[str, ...], ...]]] = {
+    "operator": (("HDEL", "active", ""), ("XDEL", "dead", "0-1"), ("HDEL", "paused", "")),
+    "gateway": (("HDEL", "active", ""), ("XDEL", "dead", "0-1"), ("HDEL", "unique", "")),
+}
+"""Requests that change nothing, and that only a user with these rights may send."""
+
+
+async def check_rights(connections: Connections, keys: ShardKeys, role: Role, what: str) -> None:
+    """Check that the user of these connections has the rights of a role, as far as requests that change nothing can tell.
+
+    Args:
+        connections: Of the user.
+        keys: Of a shard.
+        role: `operator` or `gateway`.
+        what: The program that needs them.
+
+    Raises:
+        UnsuitableServer: It lacks one.
+        CommandBusError: The server cannot be asked.
+    """
+    requests = [(command, getattr(keys, key), *rest) for command, key, *rest in _NEEDED[role]]
+    if role == "gateway":
+        requests.append(("SET", f"{keys.last_batches}~rights", "", "XX"))
+    for request in requests:
+        try:
+            await connections.ask(lambda client, *words: client.execute_command(*words), *request)
+        except CommandBusError as error:
+            if not is_not_permitted(error):
+                raise
+            raise UnsuitableServer(
+                f"{what} needs a user with the role {role}: this one may not send {request[0]}. acl_lines({role!r}, …) of "
+                "command_bus.transport.redis.acl has its rights, docs/security.md how to give them"
+            ) from error
 
 
 def _notices(role: Role) -> tuple[tuple[str, str], ...]:

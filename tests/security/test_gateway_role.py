@@ -1,0 +1,79 @@
+"""The role `gateway`: each verb of the gateway under its user; who lacks it is refused with its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+
+import httpx
+
+from command_bus import UnsuitableServer
+from command_bus.gateway import Grant, gateway, tokens
+from command_bus.transport.redis.acl import Role, check_rights
+from tests.security.acl_users import Place, made
+from tests.security.conftest import Starter
+
+TOKEN = "cb_role_0123456789abcdef"
+
+
+async def rights_of(place: Place, user: Role, needed: Role) -> None:
+    async with place.bus(user) as bus:
+        redis = bus.session.redis
+        await check_rights(redis.connections, redis.keys.shards[0], needed, "the gateway")
+
+
+@pytest.mark.parametrize("selectors", [True, False])
+async def test_each_verb_works_under_the_role(binary: Path, start: Starter, selectors: bool) -> None:
+    async with (
+        made(start(tcp=True, binary=binary), selectors=selectors) as place,
+        place.bus("worker") as workers,
+        workers.worker(),
+        place.bus("gateway") as bus,
+    ):
+        app = gateway(bus, allow=tokens({"ops": Grant(TOKEN, ("*",))}))
+        head = {"Authorization": f"Bearer {TOKEN}"}
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://bus.example", headers=head, trust_env=False
+        ) as client:
+
+            async def ask(method: str, path: str, code: int, **options: Any) -> Any:
+                answer = await client.request(method, path, **options)
+                assert answer.status_code == code, (method, path, answer.text)
+                return answer.json()
+
+            await ask("POST", "/commands/Work", 200, json={"line": "a", "number": 3}, headers={"Prefer": "wait=10"})
+            sent = await ask("POST", "/commands/Work", 202, json={"line": "a", "number": 4}, headers={"Idempotency-Key": "k-1"})
+            await ask("GET", f"/commands/{sent['command_id']}?wait=10", 200)
+            batch = {"commands": [{"name": "Work", "fields": {"line": "b", "number": 5}}]}
+            answer = await client.post("/commands", json=batch)
+            assert answer.status_code < 500, answer.text
+            await bus.dispatch(_work("later"), command_id="later", delay=600)
+            await ask("DELETE", "/commands/later", 200)
+            for path in ("/entities", "/entities/line/a", "/dead-letters", "/schedules", "/openapi.json"):
+                await ask("GET", path, 200)
+        assert await place.denied() == []
+
+
+def _work(line: str) -> Any:
+    from tests.security.acl_users import Work
+
+    return Work(line=line, number=1)
+
+
+async def test_who_lacks_the_role_is_told_its_name(binary: Path, start: Starter) -> None:
+    async with made(start(tcp=True, binary=binary), selectors=True) as place:
+        await rights_of(place, "gateway", "gateway")
+        able: tuple[Role, ...] = ("operator", "gateway", "owner")
+        for user in able:
+            await rights_of(place, user, "operator")
+        lacking: tuple[tuple[Role, Role], ...] = (
+            ("producer", "gateway"), ("operator", "gateway"), ("pipeline", "gateway"), ("worker", "gateway"),
+            ("producer", "operator"), ("pipeline", "operator"), ("worker", "operator"),
+        )  # fmt: skip
+        for user, needed in lacking:
+            with pytest.raises(UnsuitableServer, match=f"needs a user with the role {needed}"):
+                await rights_of(place, user, needed)
