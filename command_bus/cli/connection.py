@@ -8,8 +8,10 @@ refuses a namespace that no worker or sender has opened yet. Otherwise a misspel
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
+import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -74,6 +76,51 @@ def on_bus(target: Target, act: Callable[[CommandBus], Awaitable[T]], *, may_beg
             return await act(bus)
 
     return run_command(work, sends=sends)
+
+
+def act_on_bus(target: Target, title: str, what: str, act: Callable[[CommandBus], Awaitable[T]], *, why: str = "") -> T:
+    """Do one thing on the target's open bus, as `on_bus`, and write it into the audit log: before it is done, and what came of it.
+
+    A log that cannot be written (a server that is full, a user without the right) keeps nothing from being done: it is said.
+
+    Args:
+        target: The bus.
+        title: What is done, as the dashboard's acts are called.
+        what: To what.
+        act: Does it.
+        why: The reason that was given.
+    """
+
+    async def audited(bus: CommandBus) -> T:
+        who = f"{operator_name()} (command line)"
+
+        async def write(outcome: str = "", ref: str = "") -> str:
+            try:
+                return await bus.audit.write(who, title, what, why, outcome=outcome, ref=ref)
+            except CommandBusError as error:
+                print_error(f"the audit log could not be written: {error.message}")
+                return ""
+
+        ref = await write()
+        try:
+            result = await act(bus)
+        except CommandBusError as error:
+            if ref:
+                await write(f"failed: {error.message}", ref)
+            raise
+        if ref:
+            await write("nothing to change" if result is False else "done", ref)
+        return result
+
+    return on_bus(target, audited)
+
+
+def operator_name() -> str:
+    """Return who uses this terminal, and where."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a user without a name, in a container
+        return socket.gethostname()
 
 
 def run_until_interrupted(target: Target, act: Callable[[CommandBus], Awaitable[None]]) -> None:

@@ -307,6 +307,8 @@ class EnvelopeBuilder:
 
     def _bind(self, message: Message[Any]) -> _Route:
         kind = type(message)
+        if isinstance(message, type) and issubclass(message, Message):
+            raise InvalidCommand(f"{message.__qualname__} is the class: make a command of it, {message.__qualname__}(…)")
         if not isinstance(message, Message):
             raise InvalidCommand(f"{kind.__qualname__} is no command: dispatch instances of Command[…] or Query[…] subclasses")
         spec = kind.spec()

@@ -1,4 +1,4 @@
-"""`audit`: what operators did, and why, as the dashboard (or a program of yours) wrote it down."""
+"""`audit`: what operators did, and why, as the dashboard, the command line, the gateway and programs of yours wrote it down."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PAGE = 500
 
 @with_target
 def audit(*, limit: Limit = 50, target: Target) -> Answer:
-    """Show what operators did in the dashboard, the last first: who, what, why, and what came of it.
+    """Show what operators did in the dashboard and on the command line, the last first: who, what, why, and what came of it.
 
-    About ten thousand entries are kept. What is done on the command line is not among them.
+    About ten thousand entries are kept.
 
     \b
     Exit codes: 0 shown, 2 wrong usage, 4 no server.

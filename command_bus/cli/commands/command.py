@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from command_bus.cli.commands.entity_view import failure_lines, suspension_lines
-from command_bus.cli.connection import on_bus
+from command_bus.cli.connection import act_on_bus, on_bus
 from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age, to_json
 from command_bus.cli.terminal import usage_error
@@ -85,7 +85,12 @@ def signal(
         data: Any = read_json(value)
     except ValueError as error:
         raise usage_error(f"the value is no JSON: {error}. Quote a text: '\"yes\"'") from None
-    taken = on_bus(target, lambda bus: bus.commands.signal(command_id, name, data, signal_id=signal_id))
+    taken = act_on_bus(
+        target,
+        "Send signal",
+        f"command {command_id}",
+        lambda bus: bus.commands.signal(command_id, name, data, signal_id=signal_id),
+    )
     text = f"{command_id}: {f'signal {name} taken' if taken else f'a signal with the id {signal_id} was taken before'}"
     return Answer({"command_id": command_id, "signal": name, "taken": taken}, text)
 

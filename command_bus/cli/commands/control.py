@@ -9,7 +9,7 @@ from typer import Argument, Exit, Option
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.completion import entity_types
-from command_bus.cli.connection import on_bus
+from command_bus.cli.connection import act_on_bus, on_bus
 from command_bus.cli.options import (
     Answer,
     CommandIds,
@@ -62,7 +62,9 @@ def pause(
     """  # noqa: D301  # fmt: skip
     name = _selection_name(entity_type, everything)
     end = parse_end(until, duration)
-    changed = _change_entities(target, entity_type, lambda chosen: chosen.pause(reason, until=end), done="paused")
+    changed = _change_entities(
+        target, entity_type, lambda chosen: chosen.pause(reason, until=end), "Pause", done="paused", why=reason
+    )
     echo(f"{name}: {'paused' if changed else 'was paused already'}")
 
 
@@ -74,7 +76,7 @@ def resume(entity_type: OneType = None, *, everything: Everything = False, targe
     Exit codes: 0 resumed, 1 it was neither paused nor drained, 2 wrong usage, 4 no server: repeat it.
     """  # noqa: D301
     name = _selection_name(entity_type, everything)
-    changed = _change_entities(target, entity_type, lambda chosen: chosen.resume())
+    changed = _change_entities(target, entity_type, lambda chosen: chosen.resume(), "Resume")
     echo(f"{name}: {'resumed' if changed else 'was neither paused nor drained'}")
     raise Exit(ExitCode.DONE if changed else ExitCode.FAILED)
 
@@ -95,7 +97,7 @@ def drain(
     Exit codes: 0 draining (or was), 2 wrong usage, 4 no server: with several shards some may be draining; repeat it.
     """  # noqa: D301  # fmt: skip
     name = _selection_name(entity_type, everything)
-    changed = _change_entities(target, entity_type, lambda chosen: chosen.drain(reason), done="drained")
+    changed = _change_entities(target, entity_type, lambda chosen: chosen.drain(reason), "Drain", done="drained", why=reason)
     echo(f"{name}: {'draining' if changed else 'was draining already'}")
     stored = 0 if entity_type is not None else on_bus(target, lambda bus: bus.stats()).schedules_stored
     if stored:
@@ -122,7 +124,7 @@ def purge(
     if dry_run or not depth:
         return
     confirm_or_exit("Remove them? It cannot be undone.", yes=yes)
-    removed: int = _change_entities(target, entity_type, lambda chosen: chosen.purge())
+    removed: int = _change_entities(target, entity_type, lambda chosen: chosen.purge(), "Purge")
     echo(f"{name}: {pluralize(removed, 'command', 'commands')} removed")
 
 
@@ -149,7 +151,7 @@ def cancel(
     async def cancel_each(bus: CommandBus) -> dict[str, bool]:
         return {each: await bus.cancel(each, running=running, reason=reason, wait=wait) for each in command_ids}
 
-    done = on_bus(target, cancel_each)
+    done = act_on_bus(target, "Cancel command", ", ".join(command_ids), cancel_each, why=reason)
     other = "its end is decided and being compensated" if running else "it has started"
     return split(done, "cancelled", "not_cancelled", f"not cancelled: {other}, it is settled, or was never accepted")
 
@@ -171,7 +173,13 @@ async def _count_waiting(bus: CommandBus, entity_type: str | None) -> tuple[int,
 
 
 def _change_entities(
-    target: Target, entity_type: str | None, change: Callable[[Entities], Awaitable[Any]], *, done: str = ""
+    target: Target,
+    entity_type: str | None,
+    change: Callable[[Entities], Awaitable[Any]],
+    title: str,
+    *,
+    done: str = "",
+    why: str = "",
 ) -> Any:
     """Apply a change to the selected entities and return its result. Warn if their type is unknown.
 
@@ -179,7 +187,9 @@ def _change_entities(
         target: The bus.
         entity_type: As it was typed; None is the whole bus.
         change: Makes it; a false result means that there was nothing to change.
+        title: Its name in the audit log.
         done: The new state, such as `paused`, for a change that applies to unknown types, too; empty for others.
+        why: The reason that was given.
     """
 
     async def work(bus: CommandBus) -> Any:
@@ -189,7 +199,8 @@ def _change_entities(
             await warn_if_unknown(bus, entity_type=entity_type, done=hint)
         return changed
 
-    return on_bus(target, work)
+    what = "everything" if entity_type is None else f"all {entity_type}"
+    return act_on_bus(target, title, what, work, why=why)
 
 
 def _select_entities(bus: CommandBus, entity_type: str | None) -> Entities:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from command_bus.cli.completion import OnlyType
-from command_bus.cli.connection import on_bus
+from command_bus.cli.connection import act_on_bus, on_bus
 from command_bus.cli.options import Answer, CommandIds, Limit, Target, command_group, with_target
 from command_bus.cli.output import format_time_and_age, listing, split
 from command_bus.cli.times import parse_moment
@@ -62,7 +62,7 @@ def promote(
         delay = 0.0 if moment is None else None
         return {each: await bus.commands.reschedule(each, delay=delay, at=moment) for each in command_ids}
 
-    done = on_bus(target, move)
+    done = act_on_bus(target, "Run delayed command now" if moment is None else "Delay command", ", ".join(command_ids), move)
     return split(done, "promoted", "not_delayed", "not delayed any more, or never accepted")
 
 

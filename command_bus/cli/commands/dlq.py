@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from command_bus.cli.completion import command_names, entity_types, letter_ids
-from command_bus.cli.connection import on_bus
+from command_bus.cli.connection import act_on_bus, on_bus
 from command_bus.cli.options import Answer, DryRun, Limit, Target, Yes, command_group, with_options, with_target
 from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age, pluralize, to_json
 from command_bus.cli.terminal import confirm_or_exit, echo, format_value, usage_error, warn_if_unknown
@@ -222,7 +222,7 @@ def discard(
             await bus.dead_letters.discard(letter)
             echo(f"{letter}: discarded")
 
-    on_bus(target, delete)
+    act_on_bus(target, "Discard dead letter", ", ".join(letters), delete)
 
 
 @dlq.command()
@@ -365,13 +365,18 @@ def apply_to_letters(
         return found
 
     if selection.letters:
-        on_bus(target, act_on_each)
+        if selection.dry_run or on_one is None:
+            on_bus(target, act_on_each)
+        else:
+            act_on_bus(target, "Replay dead letter", ", ".join(selection.letters), act_on_each)
         return
     counts = on_bus(target, count)
     echo(format_counts(counts))
     if counts and not selection.dry_run:
         confirm_or_exit(question, yes=yes)
-        on_bus(target, on_all)
+        title = "Replay dead letters" if on_one is not None else "Purge dead letters"
+        chosen = ", ".join(f"{name}={value}" for name, value in selection.filters.items() if value is not None)
+        act_on_bus(target, title, chosen or "all dead letters", on_all, why=f"{counts.total():,} matched")
 
 
 async def warn_if_names_unknown(bus: CommandBus, filters: LetterFilters) -> None:

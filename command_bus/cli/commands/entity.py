@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from typer import Argument, Exit, Option
@@ -14,7 +12,7 @@ from typer import Argument, Exit, Option
 from command_bus.cli import PROGRAM
 from command_bus.cli.commands.entity_view import details, key_table
 from command_bus.cli.completion import entity_words
-from command_bus.cli.connection import on_bus
+from command_bus.cli.connection import act_on_bus, on_bus, operator_name
 from command_bus.cli.options import Action, Answer, Json, PauseFor, PauseUntil, Reason, Target, Yes, with_target
 from command_bus.cli.output import format_duration, pluralize, to_json
 from command_bus.cli.terminal import (
@@ -160,6 +158,9 @@ class _OneEntity:
     def _ask(self, act: Callable[[EntityScope], Awaitable[T]]) -> T:
         return on_bus(self._target, lambda bus: act(bus.entity(self._type, self._id)))
 
+    def _act(self, title: str, act: Callable[[EntityScope], Awaitable[T]]) -> T:
+        return act_on_bus(self._target, title, self._name, lambda bus: act(bus.entity(self._type, self._id)))
+
     def hold(self, action: Action, reason: str, until: datetime | float | None) -> None:
         """Pause or drain the entity."""
 
@@ -170,7 +171,8 @@ class _OneEntity:
             await warn_if_unknown(bus, entity_type=self._type, done=done)
             return result
 
-        echo(f"{self._name}: {on_bus(self._target, act)}")
+        title = "Pause entity" if action is Action.PAUSE else "Drain entity"
+        echo(f"{self._name}: {act_on_bus(self._target, title, self._name, act, why=reason)}")
 
     def resume(self) -> None:
         """Undo pause or drain.
@@ -178,7 +180,7 @@ class _OneEntity:
         Raises:
             typer.Exit: The entity itself was neither paused nor drained.
         """
-        if not self._ask(lambda scope: scope.resume()):
+        if not self._act("Resume entity", lambda scope: scope.resume()):
             raise failure(f"{self._name} was neither paused nor drained itself{_other_obstacle(self.read())}")
         echo(f"{self._name}: resumed")
 
@@ -188,7 +190,7 @@ class _OneEntity:
         Raises:
             typer.Exit: No command held it.
         """
-        released = self._ask(lambda scope: scope.forget(key))
+        released = self._act("Release unique key", lambda scope: scope.forget(key))
         if not (released or as_json):
             raise failure(f"{self._name}: no command holds the key {key!r}")
         freed = f"{self._name}: the key {key!r} is free; what held it stays in line"
@@ -212,7 +214,7 @@ class _OneEntity:
         async def act(scope: EntityScope) -> tuple[int, bool]:
             return await scope.purge(), (await scope.show(waiting=0)).entity.state == "running"
 
-        removed, runs = self._ask(act)
+        removed, runs = self._act("Purge entity", act)
         echo(f"{self._name}: {pluralize(removed, 'command', 'commands')} removed{_LEFT_RUNNING if runs else ''}")
 
 
@@ -248,7 +250,15 @@ def abort(
         if question is None:
             raise failure(f"{name}: nothing runs, so nothing was ended")
         confirm_or_exit(question + (_RISK if force else ""), yes=yes)
-    report = on_bus(target, lambda bus: bus.entity(entity_type, entity_id).abort(reason, by=_operator(), wait=wait, force=force))
+    name = f"{entity_type}:{entity_id}"
+    by = operator_name()
+    report = act_on_bus(
+        target,
+        "Abort attempt",
+        name,
+        lambda bus: bus.entity(entity_type, entity_id).abort(reason, by=by, wait=wait, force=force),
+        why=reason,
+    )
     if as_json:
         echo(to_json(report))
     elif report.result == "ended":
@@ -257,13 +267,6 @@ def abort(
         print_error(f"{report.entity}: {_result_sentence(report)}")
     if report.result != "ended":
         raise Exit(ExitCode.UNKNOWN if report.result == "unanswered" else ExitCode.FAILED)
-
-
-def _operator() -> str:
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # a user without a name, in a container
-        return socket.gethostname()
 
 
 def _question(found: EntityDetails) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from command_bus.cli.connection import on_bus
+from command_bus.cli.connection import act_on_bus, on_bus
 from command_bus.cli.options import Answer, Target, command_group, outcome, with_target
 from command_bus.cli.output import format_duration, table
 from command_bus.cli.terminal import failure, usage_error
@@ -66,7 +66,7 @@ def put_limit(
 
     from command_bus.messages.limits import rule_name
 
-    changed, found = on_bus(target, put)
+    changed, found = act_on_bus(target, "New limit", f"limit {name}", put)
     result = "set" if changed else "was so already"
     if found.declared and None in (found.rate, found.concurrency):
         result += f"; of what code declares ({found.declared}), what was not given does not hold"
@@ -81,7 +81,7 @@ def remove_limit(name: Name, *, target: Target) -> Answer:
     \b
     Exit codes: 0 taken back, 1 nothing was put, 2 wrong usage, 4 no server: repeat it.
     """  # noqa: D301
-    if not on_bus(target, lambda bus: bus.limits.remove(name)):
+    if not act_on_bus(target, "Remove limit", f"limit {name}", lambda bus: bus.limits.remove(name)):
         raise failure(f"{name}: nothing was put; what code declares is changed there, or put something above it")
     return outcome(name, "taken back")
 
@@ -99,7 +99,7 @@ def release_limit(
     \b
     Exit codes: 0 nothing is held, 2 wrong usage, 4 no server: repeat it.
     """  # noqa: D301
-    on_bus(target, lambda bus: bus.limits.release(name, key=key))
+    act_on_bus(target, "Release limit", f"limit {name}", lambda bus: bus.limits.release(name, key=key))
     return outcome(name, "not held")
 
 

@@ -18,7 +18,7 @@ from command_bus.cli.commands.send import (
     message_from_class,
 )
 from command_bus.cli.completion import OnlyType, schedule_names
-from command_bus.cli.connection import on_bus
+from command_bus.cli.connection import act_on_bus, on_bus
 from command_bus.cli.options import Answer, Limit, Target, Yes, command_group, outcome, with_target
 from command_bus.cli.output import format_fields, format_time, format_time_and_age, listing, pluralize
 from command_bus.cli.terminal import confirm_or_exit, echo, usage_error
@@ -216,7 +216,7 @@ def put(
         kind, entity_id, sent, version = await announced_fields(bus, command, values)
         return await bus.schedules.put_raw(name, kind, entity_id, command, sent, spec, version=version, **options)
 
-    info: ScheduleInfo = on_bus(target, act)
+    info: ScheduleInfo = act_on_bus(target, "Put schedule", f"schedule {name}", act)
     return Answer(info, f"{name}: {info.times}, next {format_time_and_age(info.next_at_ms)}")
 
 
@@ -233,7 +233,7 @@ def pause(
     \b
     Exit codes: 0 paused (or was), 1 there is none of this name, 2 wrong usage, 4 no server: repeat it.
     """  # noqa: D301
-    changed = on_bus(target, lambda bus: bus.schedules.pause(name, reason))
+    changed = act_on_bus(target, "Pause schedule", f"schedule {name}", lambda bus: bus.schedules.pause(name, reason), why=reason)
     return outcome(name, "paused" if changed else "was paused already")
 
 
@@ -245,7 +245,7 @@ def resume(name: ScheduleName, *, target: Target) -> Answer:
     \b
     Exit codes: 0 resumed, 1 it was not paused, or there is none of this name, 2 wrong usage, 4 no server: repeat it.
     """  # noqa: D301
-    changed = on_bus(target, lambda bus: bus.schedules.resume(name))
+    changed = act_on_bus(target, "Resume schedule", f"schedule {name}", lambda bus: bus.schedules.resume(name))
     return outcome(name, "resumed" if changed else "was not paused", done=changed)
 
 
@@ -257,7 +257,7 @@ def trigger(name: ScheduleName, *, target: Target) -> Answer:
     \b
     Exit codes: 0 asked for, 1 there is none of this name, 2 wrong usage, 4 no server.
     """  # noqa: D301
-    command_id = on_bus(target, lambda bus: bus.schedules.trigger(name))
+    command_id = act_on_bus(target, "Fire schedule now", f"schedule {name}", lambda bus: bus.schedules.trigger(name))
     return Answer({"name": name, "command_id": command_id}, command_id)
 
 
@@ -272,7 +272,7 @@ def remove(name: ScheduleName, *, yes: Yes = False, target: Target) -> Answer:
     info: ScheduleInfo = on_bus(target, lambda bus: bus.schedules.get(name))
     declared = " Code declares it: it comes back with the next worker that starts." if info.revision else ""
     confirm_or_exit(f"Remove {name} ({info.times}, {_command(info)})?{declared}", yes=yes)
-    on_bus(target, lambda bus: bus.schedules.remove(name))
+    act_on_bus(target, "Remove schedule", f"schedule {name}", lambda bus: bus.schedules.remove(name))
     return outcome(name, "removed")
 
 

@@ -16,7 +16,7 @@ from command_bus.cli.completion import command_names
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import to_json
-from command_bus.cli.terminal import echo, usage_error
+from command_bus.cli.terminal import echo, print_error, usage_error
 from command_bus.errors import InvalidCommand
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.receipts import Receipt
@@ -288,6 +288,8 @@ def message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Me
     own = (handler.message_type for handler in bus.registry if handler.spec.name == name)
     kind = None if is_internal(name) else next(own, None)
     if kind is None:
+        if hint := did_you_mean(name, [handler.spec.name for handler in bus.registry]):
+            print_error(f"the application has no command {name}{hint}")
         return None
     try:
         return message_from_json(kind, name, values)

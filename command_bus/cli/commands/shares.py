@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from command_bus.cli.connection import on_bus
+from command_bus.cli.connection import act_on_bus, on_bus
 from command_bus.cli.options import Answer, Target, command_group, with_target
 from command_bus.cli.output import listing
 from command_bus.cli.terminal import escape, failure
@@ -47,7 +47,7 @@ def put_share(
     \b
     Exit codes: 0 written, 2 wrong usage, 4 no server.
     """  # noqa: D301
-    on_bus(target, lambda bus: bus.fairness.put(tenant, weight=weight))
+    act_on_bus(target, "Set weight", f"tenant {tenant}", lambda bus: bus.fairness.put(tenant, weight=weight))
     return _weighed(tenant, weight)
 
 
@@ -59,7 +59,7 @@ def remove_share(tenant: _Tenant, *, target: Target) -> Answer:
     \b
     Exit codes: 0 removed, 1 it had none, 2 wrong usage, 4 no server.
     """  # noqa: D301
-    if not on_bus(target, lambda bus: bus.fairness.remove(tenant)):
+    if not act_on_bus(target, "Remove weight", f"tenant {tenant}", lambda bus: bus.fairness.remove(tenant)):
         raise failure(f"{escape(tenant)} has no weight: `shares list` shows them")
     return _weighed(tenant, 1.0)
 
