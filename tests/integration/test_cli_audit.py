@@ -1,4 +1,4 @@
-"""What is done on the command line stands in the audit log."""
+"""The audit log has what is done on the command line."""
 
 from __future__ import annotations
 

@@ -204,12 +204,12 @@ async def history_page(visit: Visit) -> Response:
     return visit.page("history.html", page=page, errors=errors, statuses=STATUSES, chosen=chosen, stats=stats, scan=_SCAN)
 
 
-def history_error(visit: Visit, end: HistoryEntry) -> str:
-    """Return the error with which a command ended, masked; empty if it ended well."""
+def history_error(visit: Visit, end: HistoryEntry, payload: Mapping[str, Any] | None = None) -> str:
+    """Return the error with which a command ended, masked by its payload, which may be known from elsewhere; empty if it ended well."""
     if end.error is None:
         return ""
-    masking = visit.state.masking
-    return end.error.code if masking.is_used and end.payload is None else masking.text(end.name, end.payload, end.error.message)
+    masking, known = visit.state.masking, payload if end.payload is None else end.payload
+    return end.error.code if masking.is_used and known is None else masking.text(end.name, known, end.error.message)
 
 
 _AUDIT_LIMIT = 100
@@ -269,7 +269,7 @@ def _texts(
         name, payload = end.name, payload if end.payload is None else end.payload
     return {
         "reply": None if end is None or end.error is not None else _shown(visit, end),
-        "error": "" if end is None else history_error(visit, end),
+        "error": "" if end is None else history_error(visit, end, payload),
         "payload": masking.shown(name, payload),
         "attempts": _attempts(visit, recent, command_id, name, payload),
         "failure": "" if status is None else failure_text(visit.state.masking, name, payload, status.failure),

@@ -296,8 +296,8 @@ async def check_rights(connections: Connections, keys: ShardKeys, role: Role, wh
     """Check that the user of these connections has the rights of a role, as far as requests that change nothing can tell.
 
     Args:
-        connections: Of the user.
-        keys: Of a shard.
+        connections: Opened by the user whose rights are looked at.
+        keys: Names in one shard.
         role: `operator` or `gateway`.
         what: The program that needs them.
 

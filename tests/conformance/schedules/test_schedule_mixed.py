@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -24,7 +25,7 @@ async def worker_before(sandbox: Sandbox) -> AsyncIterator[CommandBus]:
         transport: Any = bus.session.transport
 
         def side(options: Any) -> Any:
-            return RedisTransport.worker_side(transport, options._replace(schedules=None))
+            return RedisTransport.worker_side(transport, replace(options, schedules=None))
 
         transport.worker_side = side
         async with bus.worker():
