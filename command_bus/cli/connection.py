@@ -103,13 +103,14 @@ def act_on_bus(target: Target, title: str, what: str, act: Callable[[CommandBus]
 
         ref = await write()
         try:
-            result = await act(bus)
+            result: T = await act(bus)
         except CommandBusError as error:
             if ref:
                 await write(f"failed: {error.message}", ref)
             raise
         if ref:
-            await write("nothing to change" if result is False else "done", ref)
+            changed: object = result
+            await write("nothing to change" if changed is False else "done", ref)
         return result
 
     return on_bus(target, audited)
