@@ -28,6 +28,7 @@ from command_bus.cli.doctor.stored_checks import (
     check_unique,
     examine_durable,
     examine_history,
+    examine_retries,
     examine_schedules,
 )
 from command_bus.cli.options import Answer, Target, with_target
@@ -110,6 +111,7 @@ async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, l
         *await examine_schedules(bus, [each.name for each in commands if each.workers], line),
         *check_limits(await bus.limits.list(), await bus.session.transport.limits.keyed(), line),
         *await examine_durable(bus, longest, line),
+        *await examine_retries(bus, line),
         *(await examine_history(bus) if stats.history else []),
         *check_entities(longest_waiting, await without_handler(bus, longest_waiting), line),
     ]

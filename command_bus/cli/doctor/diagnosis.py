@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Grade = Literal["ok", "warning", "bad"]
 CommandLine = Callable[..., str]
 """Returns a command line of this program, ready to paste, for a command's words."""
-_GIB = 1024**3
+_GIB, _MIB = 1024**3, 1024**2
 _SKEW = 1.0  # seconds; people and `expires` compare stored times between machines
 _FULL, _ALMOST = 0.95, 0.8
 _LONG = 60.0  # seconds that a handler has run
@@ -295,13 +295,17 @@ def _eviction(seen: Examination) -> Iterator[Finding]:
         yield Finding("eviction", "ok", policy)
 
 
+def _size(count: float) -> str:
+    return f"{count / _GIB:.2f} GiB" if count >= _GIB else f"{count / _MIB:.1f} MiB"
+
+
 def _memory(seen: Examination) -> Iterator[Finding]:
     used, limit = seen.info.get("used_memory"), seen.info.get("maxmemory")
     if used is None:
         return
     if not limit:
         total = seen.info.get("total_system_memory") or 0
-        text = f"{used / _GIB:.2f} GiB of {total / _GIB:.1f} GiB, without a limit"
+        text = f"{_size(used)} of {_size(total)}, without a limit"
         yield Finding(
             "memory",
             "warning",
@@ -310,7 +314,7 @@ def _memory(seen: Examination) -> Iterator[Finding]:
         )
         return
     share = used / limit
-    text = f"{used / _GIB:.2f} of {limit / _GIB:.2f} GiB ({share:.0%})"
+    text = f"{_size(used)} of {_size(limit)} ({share:.0%})"
     if share >= _FULL:
         yield Finding(
             "memory", "bad", f"{text}: new commands are, or will soon be, refused", "more memory, more workers, or purge"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, repeat
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from command_bus.transport.records import HistoryExtent
 
 _SCANNED = 20_000
+_STORM = 10
+_LINE = "\n"
+_NUMBER = re.compile(r"\d+")
 
 
 async def examine_durable(bus: CommandBus, longest: float, line: CommandLine) -> list[Finding]:
@@ -72,6 +76,29 @@ _OVERDUE = 60.0
 _MOST = 10_000
 
 
+async def examine_retries(bus: CommandBus, line: CommandLine) -> list[Finding]:
+    """Look at entities that wait for another attempt: a thousand at most."""
+    page = await bus.entities.list(states={"retrying"}, order="age", limit=1000, scan=_SCANNED)
+    return check_retries(page.entities, line)
+
+
+def check_retries(retrying: Sequence[EntityInfo], line: CommandLine = command_line) -> list[Finding]:
+    """Check for storms: ten entities or more that are tried again after the same error, but for numbers in it."""
+    storms: dict[str, list[str]] = {}
+    for each in retrying:
+        if each.failure is not None:
+            storms.setdefault(_NUMBER.sub("#", each.failure.text.partition("\n")[0]), []).append(each.failure.text)
+    advice = f"{line('entities', '--state', 'retrying')} shows them; pause their type while what they call is down"
+    return [
+        Finding("retry storm", "warning", f"{len(texts):,} entities: {texts[0].partition(_LINE)[0]}", advice)
+        for texts in sorted(storms.values(), key=len, reverse=True)
+        if len(texts) >= _STORM
+    ]
+
+
+_MANY_SKIPPED = 5
+
+
 async def examine_schedules(bus: CommandBus, handled: Sequence[str], line: CommandLine) -> list[Finding]:
     """Read at most ten thousand schedules, and check them and what the application declares.
 
@@ -103,6 +130,17 @@ def check_schedules(
     if unhandled:
         advice = "start a worker that handles their commands, or pause them"
         findings.append(Finding("schedules unhandled", "warning", some_of(unhandled), advice))
+    skipping = [
+        each for each in found if each.skipped + each.left_out >= _MANY_SKIPPED and each.skipped + each.left_out > each.runs
+    ]
+    if skipping:
+        shown = [
+            f"{each.name} ({each.skipped + each.left_out:,} of {each.runs + each.skipped + each.left_out:,})" for each in skipping
+        ]
+        advice = (
+            f"its command takes longer than its period, or no worker was there: {line('schedules', 'show', skipping[0].name)}"
+        )
+        findings.append(Finding("schedules skip", "warning", f"most ticks of {some_of(shown)}", advice))
     for name, fault in wrong.items():
         findings.append(Finding("schedule declared", "warning", f"{name} {fault}", line("schedules", "show", name)))
     if found and not findings:
