@@ -116,12 +116,14 @@ class StatusReader(OnSession):
         session: Open.
         command_id: Id of the command.
         likely: The mailbox in which it is looked for first if it has no mark.
+        looks_around: Whether one without a mark is looked for among others: up to a second each time, so not for who asks again and again.
     """
 
-    def __init__(self, session: Session, command_id: str, likely: str | None = None) -> None:
+    def __init__(self, session: Session, command_id: str, likely: str | None = None, *, looks_around: bool = True) -> None:
         super().__init__(session)
         self._id = command_id
         self._likely = likely
+        self._most = _MOST_LOOKED_AT if looks_around else 0
 
     async def status(self) -> CommandStatus:
         """Return it.
@@ -146,7 +148,7 @@ class StatusReader(OnSession):
         if marks:
             return marks, [box for box in map(mailbox_in, marks) if box is not None]
         waiting = WaitingCommands(self._session)
-        return [], await waiting.find_unmarked(self._id, likely=self._likely, most=_MOST_LOOKED_AT)
+        return [], await waiting.find_unmarked(self._id, likely=self._likely, most=self._most)
 
     async def mailbox(self) -> str | None:
         """Return where the command waits, runs or is parked; None if it is settled or not known."""
@@ -252,7 +254,7 @@ class StatusReader(OnSession):
     async def _settled(self, marks: Sequence[bytes]) -> CommandStatus:
         reply = reply_in(marks[0]) if marks else None
         code = "" if reply is None else self._outcome(reply)
-        if reply is not None or not marks:
+        if reply is not None or (not marks and self._most):
             letter = await self._parking_letter() if code not in _NEVER_PARK else None
             if letter is not None:
                 record = DeadLetterRecord.unpack(letter.record)

@@ -149,7 +149,9 @@ class Commands(OnSession):
         marks = await self._transport.locations.marks(command_id)
         return [mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None]
 
-    async def status(self, command_id: str | UUID, *, entity: tuple[str, str | int] | None = None) -> CommandStatus:
+    async def status(
+        self, command_id: str | UUID, *, entity: tuple[str, str | int] | None = None, looks_around: bool = True
+    ) -> CommandStatus:
         """Return where a command is: in line, delayed, running, waiting for what, settled. It is a look at a moment.
 
         A command that was dispatched with an id or `keep_result`, called, or durable is found by its mark, in one round trip, for `dedup_window` or
@@ -160,19 +162,20 @@ class Commands(OnSession):
         Args:
             command_id: Its id.
             entity: Type and id of its entity, to find it there if its id was generated.
+            looks_around: Whether it is looked for among others if it has no mark. For who asks often, or on behalf of strangers, `False`.
 
         Raises:
             UnknownCommand: It was not found.
             TransportUnavailable: The server cannot be reached.
         """
-        return await self._reader(command_id, entity).status()
+        return await self._reader(command_id, entity, looks_around=looks_around).status()
 
-    def _reader(self, command_id: str | UUID, entity: tuple[str, str | int] | None) -> StatusReader:
+    def _reader(self, command_id: str | UUID, entity: tuple[str, str | int] | None, *, looks_around: bool = True) -> StatusReader:
         likely = None
         if entity is not None:
             policy = self._session.settings.entity(check_entity_type(entity[0])).mailbox
             likely = mailbox_name(entity[0], canonical_entity_id(entity[1]), policy)
-        return StatusReader(self._session, checked_id(command_id), likely)
+        return StatusReader(self._session, checked_id(command_id), likely, looks_around=looks_around)
 
     def progress(self, command_id: str | UUID) -> AsyncIterator[ProgressInfo]:
         """Iterate over how far a command is: `async for each in bus.commands.progress(command_id)`.

@@ -97,7 +97,7 @@ async def progress_of(session: Session, command_id: str) -> AsyncIterator[Progre
     while True:
         mailbox = await _mailbox(session, command_id)
         if mailbox is None:
-            status = await StatusReader(session, command_id).status()
+            status = await StatusReader(session, command_id, looks_around=False).status()
             if status.state in ("settled", "parked"):
                 yield ProgressInfo(last.share, last.note, last.at_ms, status.outcome or status.state)
                 return

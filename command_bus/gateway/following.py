@@ -208,7 +208,7 @@ def _event(event: Event, cursor: str) -> bytes:
 
 
 async def _progress(incoming: Incoming, command_id: str) -> AsyncGenerator[bytes]:
-    await incoming.bus.commands.status(command_id)  # an unknown one is refused before the stream begins
+    await incoming.bus.commands.status(command_id, looks_around=False)  # an unknown one is refused before the stream begins
     yield _HEAD
     async with incoming.state.progress.following(command_id) as follower:
         while not follower.is_over:

@@ -35,13 +35,13 @@ async def get_command(incoming: Incoming) -> Response:
     """Answer where a command is, and with its reply or error once it is settled."""
     incoming.need("look")
     query, command_id = incoming.query(LookQuery), incoming.path[1]
-    status = await incoming.bus.commands.status(command_id)
+    status = await incoming.bus.commands.status(command_id, looks_around=False)
     outcome: dict[str, Any] = {}
     if status.state == "settled":
         outcome = await _outcome(incoming, command_id, 0.0)
     elif query.wait > 0 and status.state != "parked":
         outcome = await _outcome(incoming, command_id, min(query.wait, incoming.state.options.max_wait))
-        status = await incoming.bus.commands.status(command_id)
+        status = await incoming.bus.commands.status(command_id, looks_around=False)
     told = to_jsonable(replace(status, payload=None, failure=None))  # who may look may not read
     del told["payload"], told["failure"]
     return answer({**told, **(outcome if status.state == "settled" else {})})
@@ -62,7 +62,7 @@ async def delete_command(incoming: Incoming) -> Response:
         await bus.audit.write(who, "Cancel", command_id, query.reason, outcome=said, ref=ref)
     if cancelled:
         return answer({"command_id": command_id, "cancelled": True})
-    status = await bus.commands.status(command_id)
+    status = await bus.commands.status(command_id, looks_around=False)
     advice = "; running=true ends it" if not query.running and status.state == "running" else ""
     raise Problem(409, "not_cancelled", f"the command is {status.state}{advice}", command_id=command_id, state=status.state)
 

@@ -77,7 +77,7 @@ class WaitingCommands(OnSession):
         if likely is not None and await self.place_of(likely, command_id) is not None:
             return [likely]
         part, looked = command_id.encode(), 0
-        for shard in range(self._transport.shards):
+        for shard in range(self._transport.shards if most != 0 else 0):
             async for lot in self._mailboxes.contents(shard):
                 for entity, envelopes in lot:
                     if any(part in each and self._id_in(each) == command_id for each in envelopes):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -26,16 +25,9 @@ class Kept(Job, entity="desk", history="1 h"):
     pass
 
 
-@dataclass
-class Free:
-    """Lets handlers end."""
-
-    event: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 @pytest.fixture
-def free(sandbox: Sandbox) -> Free:
-    free = Free()
+def free(sandbox: Sandbox) -> asyncio.Event:
+    free = asyncio.Event()
 
     @sandbox.registry.handles(Job)
     @sandbox.registry.handles(Parking)
@@ -43,7 +35,7 @@ def free(sandbox: Sandbox) -> Free:
     async def job(command: Job) -> None:
         match command.what:
             case "hang":
-                await free.event.wait()
+                await free.wait()
             case "fail":
                 raise OSError("100 % of the line | is down\nand more")
             case "give up":
@@ -55,10 +47,10 @@ def free(sandbox: Sandbox) -> Free:
 
 
 @pytest.fixture
-async def bus(sandbox: Sandbox, free: Free) -> AsyncIterator[CommandBus]:
+async def bus(sandbox: Sandbox, free: asyncio.Event) -> AsyncIterator[CommandBus]:
     async with sandbox.bus() as bus:
         yield bus
-        free.event.set()
+        free.set()
 
 
 async def reaches(bus: CommandBus, command_id: str, state: str, entity: tuple[str, str] | None = None) -> CommandStatus:
@@ -87,6 +79,10 @@ async def test_commands_with_generated_ids_are_found_in_each_state(bus: CommandB
     assert {name: each.state for name, each in found.items()} == dict.fromkeys(sent, "waiting") | {"delayed": "delayed"}
     assert (found["second"].position, found["second"].entity) == (2, "desk:line")
     assert found["second"].payload == {"desk": "line", "what": "x"}
+    with pytest.raises(UnknownCommand):
+        await bus.commands.status(sent["second"], looks_around=False)
+    with pytest.raises(UnknownCommand):  # it would look around again and again
+        _ = [each async for each in bus.commands.progress(sent["second"])]
     await bus.entity("desk", "held").pause("look")
     held = (await bus.dispatch(Job(desk="held"))).command_id
     assert (await bus.commands.status(held)).state == "paused"
