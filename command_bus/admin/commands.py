@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Unpack
 from uuid import UUID
 
 from command_bus.admin.command_status import CommandStatus, StatusReader
 from command_bus.admin.ending import Cancelling
 from command_bus.admin.records import CommandRecord, progress_of, record_of
+from command_bus.admin.selection import CommandFilters, Selection, moment_of
 from command_bus.clock import checked_seconds, milliseconds_of, time_of
 from command_bus.durable.names import checked_name
 from command_bus.durable.values import encoded_signal
@@ -19,7 +20,7 @@ from command_bus.messages.message import canonical_entity_id, check_entity_type,
 from command_bus.messages.reports import ProgressInfo
 from command_bus.randomness import token
 from command_bus.sending.waiting import WaitingCommands
-from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, names_of
+from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope
 from command_bus.serialization.envelope_options import DURABLE
 from command_bus.session import OnSession
 from command_bus.transport.mailboxes import mailbox_name
@@ -31,11 +32,6 @@ from command_bus.transport.ports.durable import (
     MOST_SIGNALS,
     SignalToBring,
 )
-
-
-class _Wanted(NamedTuple):
-    entity_type: str | None
-    before: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,16 +244,30 @@ class Commands(OnSession):
             InvalidCommand: Neither a delay nor a moment, or both.
             TransportUnavailable: The server cannot be reached. Asking again is safe.
         """
-        if (delay is None) == (at is None):
-            raise InvalidCommand("reschedule: give delay= (seconds from now, 0 is at once) or at= (a datetime with a time zone)")
-        try:
-            at_ms = None if at is None else milliseconds_of("at", at)
-        except InvalidSettings as error:
-            raise InvalidCommand(error.message) from None
-        delay_ms = 0 if delay is None else int(checked_seconds("delay", delay, zero=True) * 1000)
+        at_ms, delay_ms = moment_of(delay, at)
         mailboxes = self._operator.mailboxes
         found = await mailboxes.find_delayed(command_id)
         return found is not None and await mailboxes.reschedule(found[0], command_id, at_ms, delay_ms)
+
+    def select(self, *, scan: int = 1_000_000, **filters: Unpack[CommandFilters]) -> Selection:
+        """Return the commands that are not settled and fit all filters, to be listed, or changed together.
+
+            async for each in bus.commands.select(state="waiting", name="Ship", where={"carrier": "acme"}):
+                print(each.command_id, each.entity_id)
+            async for step in bus.commands.select(name="Ship", where={"carrier": "acme"}).cancel("the carrier is closed"):
+                print(step)
+
+        Nothing is read before that. Reading takes some 10 µs a command, and the server 2.
+
+        Args:
+            scan: Look at about so many commands at most.
+            filters: What a command has to fit; without any, all fit.
+
+        Raises:
+            InvalidCommand: An entity type is none, or an age is no number of seconds.
+            InvalidSettings: A state is none, or `scan` is below 1.
+        """
+        return Selection(self._session, filters, scan)
 
     async def delayed(self, *, entity_type: str | None = None, before: datetime | None = None) -> AsyncIterator[DelayedCommand]:
         """Yield the delayed commands, in no order; of an entity type, and due before a moment, if those are given.
@@ -266,24 +276,7 @@ class Commands(OnSession):
             InvalidSettings: `before` has no time zone.
             TransportUnavailable: The server cannot be reached.
         """
-        wanted = _Wanted(entity_type, None if before is None else milliseconds_of("before", before))
-        transport, seen = self._transport, set[str]()
-        for shard in range(transport.shards):
-            async for page in transport.operator.mailboxes.delayed(shard):
-                fresh = [(mailbox, each) for mailbox, each in page if each.id not in seen]
-                if not fresh:
-                    continue
-                seen.update(each.id for _, each in fresh)
-                # All are of one shard, which is all that the mailbox decides here.
-                times = await transport.operator.entities.delayed_times(fresh[0][0], [each.id for _, each in fresh])
-                for _, each in fresh:
-                    if each.id in times and (found := _delayed(each.id, each.envelope, times[each.id], wanted)) is not None:
-                        yield found
-
-
-def _delayed(command_id: str, envelope: bytes, due_ms: int, wanted: _Wanted) -> DelayedCommand | None:
-    """Return a delayed command, if it is one of those wanted."""
-    _, name, entity_type, entity_id = names_of(envelope[2:])
-    if wanted.entity_type not in (None, entity_type) or (wanted.before is not None and due_ms >= wanted.before):
-        return None
-    return DelayedCommand(command_id, name, entity_type or None, entity_id or None, due_ms)
+        limit = None if before is None else milliseconds_of("before", before)
+        async for each in self.select(state="delayed", entity_type=entity_type):
+            if each.due_ms is not None and (limit is None or each.due_ms < limit):
+                yield DelayedCommand(each.command_id, each.name, each.entity_type, each.entity_id, each.due_ms)

@@ -90,6 +90,9 @@ def act_on_bus(target: Target, title: str, what: str, act: Callable[[CommandBus]
         act: Does it.
         why: The reason that was given.
     """
+    from asyncio import CancelledError
+
+    from command_bus.admin.selection import BulkStep
 
     async def audited(bus: CommandBus) -> T:
         who = f"{operator_name()} (command line)"
@@ -104,13 +107,14 @@ def act_on_bus(target: Target, title: str, what: str, act: Callable[[CommandBus]
         ref = await write()
         try:
             result: T = await act(bus)
-        except CommandBusError as error:
+        except (CommandBusError, CancelledError) as error:
             if ref:
-                await write(f"failed: {error.message}", ref)
+                await write("stopped" if isinstance(error, CancelledError) else f"failed: {error.message}", ref)
             raise
         if ref:
             changed: object = result
-            await write("nothing to change" if changed is False else "done", ref)
+            told = str(changed) if isinstance(changed, BulkStep) else "nothing to change" if changed is False else "done"
+            await write(told, ref)
         return result
 
     return on_bus(target, audited)

@@ -140,6 +140,12 @@ async def warn_if_unknown(bus: CommandBus, *, entity_type: str | None = None, co
             print_error(f"no {what} {name!r} is known here{hint or (done and '.')} {done}")
 
 
+def show_progress(text: str = "") -> None:
+    """Write how far long work is over the last such line of a terminal, on standard error; without a text remove the line."""
+    if sys.stderr.isatty():
+        typer.echo(f"\r\x1b[K{_one_line(text)}", nl=False, err=True)
+
+
 def undo_hint(state: str, command: str) -> str:
     """Return a sentence: the entities are in that state all the same, and this command undoes it."""
     return f"It is {state} all the same: `{command}` undoes that"

@@ -125,6 +125,10 @@ class Masking:
         is_long = sum(len(each) for each in values if isinstance(each, str | bytes)) > MOST_BYTES
         return CROWDED if is_long or len(values) > MOST_VALUES else without(text, values, MASK)
 
+    def hides(self, field: str) -> bool:
+        """Return whether a field of this name is masked, in any command."""
+        return any(each.rpartition(".")[2] == field.casefold() for each in self._fields)
+
     def headers(self, headers: Mapping[str, Any]) -> dict[str, Any]:
         """Return headers, or facts of a log, masked by the same names."""
         return {key: MASK if key.casefold() in self._fields else value for key, value in headers.items()}

@@ -37,11 +37,18 @@ _MOST_FIELDS = 100
 _WITHIN = 10.0
 
 
-class Fields(Mapping[str, str]):
-    """The fields of a form or of an address; of several with one name the last."""
+PICKED = "picked"
+"""The field of a row's check box. It may be sent several times; of others the last counts."""
 
-    def __init__(self, pairs: list[tuple[str, str]] | Mapping[str, str]) -> None:
-        self._values = {name: value.replace("\r\n", "\n") for name, value in dict(pairs).items()}
+
+class Fields(Mapping[str, str]):
+    """The fields of a form or of an address; of several with one name the last, of check boxes a line each."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self._values = dict[str, str]()
+        for name, value in pairs:
+            text = value.replace("\r\n", "\n")
+            self._values[name] = f"{self._values[name]}\n{text}" if name == PICKED and name in self._values else text
 
     def __getitem__(self, name: str) -> str:
         """Return the value of a field; empty if it was not sent."""

@@ -79,10 +79,10 @@ class WaitingCommands(OnSession):
         part, looked = command_id.encode(), 0
         for shard in range(self._transport.shards if most != 0 else 0):
             async for lot in self._mailboxes.contents(shard):
-                for entity, envelopes in lot:
-                    if any(part in each and self._id_in(each) == command_id for each in envelopes):
+                for entity, entries in lot:
+                    if any(part in each.envelope and self._id_in(each.envelope) == command_id for each in entries):
                         return [entity.mailbox]
-                    looked += len(envelopes)
+                    looked += len(entries)
                 if most is not None and looked >= most:
                     return []
         return []
@@ -110,6 +110,12 @@ class WaitingCommands(OnSession):
     async def _cancel(self, mailbox: str, command: WaitingEntry, *, fresh: bool) -> bool:
         removal = self._removal(command, self._envelope(command), "cancelled before it started", "cancelled")
         return await self._mailboxes.remove(mailbox, [removal], fresh=fresh) > 0
+
+    async def cancel_entries(self, mailbox: str, commands: Iterable[WaitingEntry], reason: str) -> int:
+        """Take these commands of a mailbox out of line, except what runs and durable ones that have begun; how many."""
+        why = f": {reason}" if reason else ""
+        texts = (f"cancelled before it started{why}", f"cancelled{why}")
+        return await self._mailboxes.remove(mailbox, [self._removal(each, self._envelope(each), *texts) for each in commands])
 
     def _removal(self, command: WaitingEntry, envelope: WireEnvelope, text: str, begun_text: str = "") -> Removal:
         """Return the removal of a command, with a text for who asks how it ended, and one for the case that it had started."""

@@ -403,5 +403,5 @@ Resolution = Literal["replay", "discard"]
 """What an operator does with a dead letter."""
 
 
-Contents = tuple[StoredEntity, list[bytes]]
-"""A mailbox, and envelopes that wait in it; a long one comes in several parts."""
+Contents = tuple[StoredEntity, list[WaitingEntry]]
+"""A mailbox, and commands that stand in it; a long one comes in several parts."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import unescape
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -48,9 +49,10 @@ class Browser:
         assert answer.status_code == code, (path, answer.status_code, page_text(answer.text))
         return answer.text
 
-    async def post(self, path: str, data: Mapping[str, str], **headers: str) -> httpx.Response:
+    async def post(self, path: str, data: Mapping[str, str] | list[tuple[str, str]], **headers: str) -> httpx.Response:
+        sent = {"Origin": self.base, "Content-Type": "application/x-www-form-urlencoded", **headers}
         async with self.client() as client:
-            return await client.post(path, data=dict(data), headers={"Origin": self.base, **headers})
+            return await client.post(path, content=urlencode(data if isinstance(data, list) else dict(data)), headers=sent)
 
     async def do(self, act: str, why: str = "on call", **fields: str) -> httpx.Response:
         """Ask for an act, and do it with what its form has."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
+from html import unescape
 
 import pytest
 import pytest_asyncio
@@ -14,10 +15,10 @@ from command_bus import CommandBus, NewerState, TransportUnavailable
 from command_bus.admin import letter_pages
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.dashboard import dashboard
-from command_bus.dashboard.acts import letters
+from command_bus.dashboard.acts import commands, letters
 from command_bus.embedded import EmbeddedServer
 from tests.dashboard.conftest import Browser, inputs, page_text, users_by_header
-from tests.dashboard.troubled_shop import Charge, Mail, open_shop, until
+from tests.dashboard.troubled_shop import Charge, Deposit, Mail, open_shop, until
 
 pytestmark = [pytest.mark.server, pytest.mark.asyncio]
 MANY = 30
@@ -53,12 +54,94 @@ async def _left(bus: CommandBus) -> list[str]:
     return [str(each.entity_id) async for each in bus.dead_letters.list()]
 
 
-async def test_of_too_many_the_oldest_are_taken(bus: CommandBus, admin: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_are_changed_part_by_part_until_somebody_stops(
+    bus: CommandBus, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(letters, "MOST_AT_ONCE", 10)
     form = inputs(page := await admin.page("/act?act=letters.discard"))
-    assert "These are the oldest of 30 that match: at most 10 are changed at a time. Ask again for the rest." in page_text(page)
-    assert (await admin.post("/act", {**form, "why": "test", "typed": "10"})).status_code == 303
+    assert "They are changed 10 at a time, the oldest first. You can stop in between." in page_text(page)
+    part = await admin.post("/act", {**form, "why": "test", "typed": "30"})
+    assert "10 of 30" in page_text(part.text)
     assert await _left(bus) == [f"c-{number:02}" for number in range(10, MANY)]
+    await bus.dispatch(Mail(customer="late", address="nowhere", subject="s"))
+    await until(lambda: _letters(bus, MANY - 9))
+    part = await admin.post("/act", inputs(part.text))
+    assert "20 of 30" in page_text(part.text)
+    assert (await admin.post("/act", inputs(part.text))).status_code == 303
+    assert await _left(bus) == ["late"]
+    outcomes = [each.outcome for each in (await bus.audit.page()).acts()]
+    assert outcomes == [
+        "30 dead letters discarded",
+        "20 dead letters discarded; the rest follows",
+        "10 dead letters discarded; the rest follows",
+    ]
+
+
+async def test_parts_go_on_behind_what_was_refused(bus: CommandBus, admin: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters, "MOST_AT_ONCE", 10)
+    discard = DeadLetters.discard
+
+    async def refuses_most(self: DeadLetters, letter_id: str) -> None:
+        if (await self.get(letter_id)).entity_id != "c-29":
+            raise NewerState("not this one")
+        await discard(self, letter_id)
+
+    monkeypatch.setattr(DeadLetters, "discard", refuses_most)
+    part = await admin.post("/act", {**inputs(await admin.page("/act?act=letters.discard")), "why": "test", "typed": "30"})
+    for _ in range(2):
+        part = await admin.post("/act", inputs(part.text))
+    assert part.status_code == 303
+    assert "c-29" not in await _left(bus)
+
+
+async def test_letters_are_picked_one_by_one(bus: CommandBus, admin: Browser) -> None:
+    page = await admin.page("/letters")
+    boxes = re.findall(r'name="picked" value="([^"]+)"', page)
+    assert len(boxes) == MANY
+    asked = await admin.post("/act", [*_hidden(page), ("act", "letters.discard"), *(("picked", each) for each in boxes[:3])])
+    assert "3 dead letters are deleted" in page_text(asked.text)
+    assert (await admin.post("/act", {**inputs(asked.text), "why": "test", "typed": "3"})).status_code == 303
+    assert await _left(bus) == [f"c-{number:02}" for number in range(MANY - 3)]
+    nothing = await admin.post("/act", [*_hidden(page), ("act", "letters.discard"), ("picked", boxes[0])])
+    assert "No dead letter matches." in page_text(nothing.text)
+
+
+async def test_commands_are_found_and_cancelled(bus: CommandBus, admin: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(200):
+        await bus.dispatch(Deposit(account_id=f"x-{number}", amount=number % 4), delay=600)
+    page = await admin.page("/commands?field=amount&value=3&state=delayed")
+    assert "50 shown of" in page_text(page)
+    boxes = re.findall(r'name="picked" value="([^"]+)"', page)
+    asked = await admin.post(
+        "/act", [*_hidden(page), ("act", "commands.cancel"), *(("picked", unescape(each)) for each in boxes[:2])]
+    )
+    assert "2 commands are taken out of line" in page_text(asked.text)
+    assert (await admin.post("/act", {**inputs(asked.text), "why": "twice"})).status_code == 303
+    assert (await bus.audit.page()).entries[0].outcome == "2 commands are cancelled"
+    monkeypatch.setattr(commands, "_SECONDS", 0.0)
+    asked_all = await admin.page("/act?act=commands.cancel&field=amount&value=3")
+    assert "Deposit, delayed 48" in page_text(asked_all)
+    answer = await admin.post("/act", {**inputs(asked_all), "why": "no threes", "typed": "48"})
+    while answer.status_code == 200:
+        answer = await admin.post("/act", inputs(answer.text))
+    assert answer.status_code == 303
+    assert (await bus.stats()).delayed == 150
+    assert "No command matches" in page_text(await admin.page("/act?act=commands.cancel&field=amount&value=3"))
+
+
+async def test_nothing_is_sought_by_a_field_that_is_masked(bus: CommandBus) -> None:
+    viewer = Browser(dashboard(bus, users=users_by_header(), mask=["card", "Mail.subject"], secret="x" * 32))
+    for field in ("card", "subject", "Card"):
+        answer = await viewer.get("/commands", params={"field": field, "value": "4111"})
+        assert (answer.status_code, "is masked here" in page_text(answer.text)) == (400, True)
+    for wrong in ("state=parked", "older=soon", "type=a+b"):
+        assert (await viewer.get(f"/commands?{wrong}")).status_code == 400
+
+
+def _hidden(page: str) -> list[tuple[str, str]]:
+    """Return the hidden fields of the form around a table."""
+    form = page.rpartition("<table")[0].rpartition("<form")[2]
+    return re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', form)
 
 
 async def test_what_was_not_looked_at_is_told(bus: CommandBus, admin: Browser, short: None) -> None:

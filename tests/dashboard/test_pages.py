@@ -38,6 +38,8 @@ READ = [
     "/entity?type=report&id=ledger",
     "/entity?type=basket&id=b-5",
     "/entity?type=account&id=idle",
+    "/commands",
+    "/commands?state=delayed&name=Export",
     "/letters",
     "/letters?name=Mail&parked=no",
     "/command?id=charge-1003",

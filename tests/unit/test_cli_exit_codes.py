@@ -30,6 +30,7 @@ WORDS = {
     "resume": ("--all",),
     "purge": ("--all",),
     "cancel": ("id",),
+    "commands cancel": ("--all",),
     "command": ("id",),
     "signal": ("id", "go"),
     "history show": ("id",),

@@ -47,6 +47,7 @@ class Plan:
         counts: How much of what, for a table.
         details: For the audit log.
         nothing: Why there is nothing to do; empty: there is.
+        total: The number of things, of an act on many.
         further: The address of the same page for what was not looked at; empty: all was.
     """
 
@@ -59,13 +60,28 @@ class Plan:
     counts: tuple[tuple[str, int], ...] = ()
     details: str = ""
     nothing: str = ""
+    total: int = 0
     further: str = ""
+
+
+class Part(NamedTuple):
+    """A part of an act on many things that is done. The rest follows, unless somebody stops.
+
+    Attributes:
+        text: What came of it.
+        done: How many were changed, by this part and those before.
+        keeps: Fields of the form that goes on.
+    """
+
+    text: str
+    done: int
+    keeps: Mapping[str, str]
 
 
 Planning = Callable[[Visit, Fields], Awaitable[Plan]]
 """Says what an act would do, given the fields of the address or form."""
-Performing = Callable[[Visit, Fields], Awaitable[str]]
-"""Does it, given the fields; says what came of it."""
+Performing = Callable[[Visit, Fields], Awaitable[str | Part]]
+"""Does it, given the fields; says what came of it, or of its first part."""
 
 
 class Act(NamedTuple):
@@ -89,6 +105,11 @@ class Act(NamedTuple):
 def reason_of(fields: Fields) -> str:
     """Return the reason that a form gives, in one line."""
     return " ".join(fields["why"].split())[:_LONGEST]
+
+
+def done_before(fields: Fields) -> int:
+    """Return how many things the parts before have changed, as the form that goes on says."""
+    return int(fields["done"]) if fields["done"].isdecimal() else 0
 
 
 def signed(visit: Visit, fields: Fields) -> str:

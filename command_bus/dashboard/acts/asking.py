@@ -5,18 +5,19 @@ from __future__ import annotations
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from command_bus.dashboard.acts.act import Act, Plan, reason_of
+from command_bus.dashboard.acts.act import Act, Part, Plan, reason_of
+from command_bus.dashboard.acts.commands import COMMAND_ACTS
 from command_bus.dashboard.acts.fleet import FLEET_ACTS
 from command_bus.dashboard.acts.letters import LETTER_ACTS
 from command_bus.dashboard.visit import Fields, Visit, read_form, status_of
 from command_bus.errors import CommandBusError, TransportUnavailable
 
-ACTS: dict[str, Act] = FLEET_ACTS | LETTER_ACTS
+ACTS: dict[str, Act] = FLEET_ACTS | LETTER_ACTS | COMMAND_ACTS
 """All acts, by their names in addresses."""
 
 
 async def act_page(visit: Visit) -> Response:
-    """Ask for an act (GET), or do it (POST).
+    """Ask for an act (GET, or a POST of check boxes), or do it (POST).
 
     Raises:
         HTTPException: There is no such act, the user may not do it, or the form is not theirs.
@@ -30,14 +31,16 @@ async def act_page(visit: Visit) -> Response:
             403,
             f"{act.title}: only {'an admin' if act.role == 'admin' else 'an operator'} may do that; you are a {visit.user.role}",
         )
-    if visit.request.method == "GET":
+    if visit.request.method == "GET" or visit.check_form(fields)["asks"]:
         return _asked(visit, act, fields, await act.plan(visit, fields))
-    return await _done(visit, act, visit.check_form(fields))
+    return await _done(visit, act, fields)
 
 
 async def _done(visit: Visit, act: Act, fields: Fields) -> Response:
     plan = await act.plan(visit, fields)
     reason = reason_of(fields)
+    if plan.nothing and fields["done"]:  # the parts before have changed all
+        return visit.back(plan.back, fields["said"])
     problem = _problem(plan, fields, reason)
     if problem:
         return _asked(visit, act, fields, plan, problem, 422)
@@ -49,8 +52,21 @@ async def _done(visit: Visit, act: Act, fields: Fields) -> Response:
         told = f"{'unknown whether it was done' if unclear else 'refused'}: {error.message}"
         await _write_end(visit, act, plan, reason, told, ref)
         return _asked(visit, act, fields, plan, error.message or type(error).__name__, status_of(error))
-    await _write_end(visit, act, plan, reason, outcome, ref)
     visit.state.reads.forget()
+    if isinstance(outcome, Part):
+        await _write_end(visit, act, plan, reason, f"{outcome.text}; the rest follows", ref)
+        total = max(int(fields["total"] or 0) if fields["total"].isdecimal() else 0, plan.total)
+        keeps = {
+            "act": fields["act"],
+            "why": reason,
+            **plan.keeps,
+            **outcome.keeps,
+            "said": outcome.text,
+            "done": outcome.done,
+            "total": total,
+        }
+        return visit.page("going.html", act=act, plan=plan, part=outcome, keeps=keeps, total=total)
+    await _write_end(visit, act, plan, reason, outcome, ref)
     return visit.back(plan.back, outcome)
 
 
@@ -69,7 +85,7 @@ def _problem(plan: Plan, fields: Fields, reason: str) -> str:
         return plan.nothing
     if not reason:
         return "Give a reason: it stands in the audit log."
-    if plan.typed and fields["typed"].strip() != plan.typed:
+    if plan.typed and not fields["done"] and fields["typed"].strip() != plan.typed:
         return f"Type {plan.typed} to confirm."
     return ""
 

@@ -13,15 +13,15 @@ from starlette.exceptions import HTTPException
 
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.info import DeadLetter
-from command_bus.dashboard.acts.act import Act, Input, Performing, Plan, Planning
+from command_bus.dashboard.acts.act import Act, Input, Part, Performing, Plan, Planning, done_before
 from command_bus.dashboard.pages.commands import FILTERS, filters_of
-from command_bus.dashboard.visit import Fields, Visit
+from command_bus.dashboard.visit import PICKED, Fields, Visit
 from command_bus.dashboard.words import when
 from command_bus.errors import BusClosed, CommandBusError, InvalidCommand, TransportUnavailable, UnknownDeadLetter
 from command_bus.serialization.json_forms import read_json
 
 MOST_AT_ONCE = 1000
-"""Letters that one act in bulk changes at most."""
+"""Letters that a part of an act in bulk changes at most."""
 _PAGES = 20
 """Pages that are looked through for them: some eight thousand letters of a shard."""
 _SLACK_MS = 3_600_000
@@ -47,6 +47,7 @@ class LetterSelection:
     Attributes:
         letters: The oldest of those that match, the oldest first.
         matching: How many match, of those that were looked at.
+        newest: The place of the newest that matches.
         looked: How many were looked at, from the newest on.
         back_to_ms: When the oldest of those was written.
         cursor: Behind which older ones may match; None if none can.
@@ -54,20 +55,21 @@ class LetterSelection:
 
     letters: deque[_Letter] = field(default_factory=lambda: deque(maxlen=MOST_AT_ONCE))
     matching: int = 0
+    newest: Place = (0, 0, 0)
     looked: int = 0
     back_to_ms: int = 0
     cursor: str | None = None
-
-    @property
-    def newest_ms(self) -> int:
-        """When the newest of these was written; 0 if there is none."""
-        return self.letters[-1].place[0] if self.letters else 0
 
     def bounds(self) -> dict[str, str]:
         """Return the fields of a form that say which letters were counted: the places of the newest and the oldest."""
         if not self.letters:
             return {}
-        return {"asked": "-".join(map(str, self.letters[-1].place)), "from": "-".join(map(str, self.letters[0].place))}
+        return {"asked": "-".join(map(str, self.newest)), "from": "-".join(map(str, self.letters[0].place))}
+
+    def behind(self) -> dict[str, str]:
+        """Return the field of a form that goes on behind these letters."""
+        ms, number, shard = self.letters[-1].place
+        return {"from": f"{ms}-{number}-{shard + 1}"}
 
     def counts(self) -> tuple[tuple[str, int], ...]:
         """Return how many there are of each command and reason, the most common twenty."""
@@ -77,9 +79,7 @@ class LetterSelection:
         """Return what was left out, as sentences; empty: nothing."""
         parts: list[str] = []
         if self.matching > len(self.letters):
-            parts.append(
-                f" These are the oldest of {self.matching:,} that match: at most {MOST_AT_ONCE:,} are changed at a time. Ask again for the rest."
-            )
+            parts.append(f" They are changed {MOST_AT_ONCE:,} at a time, the oldest first. You can stop in between.")
         if self.cursor is not None:
             parts.append(f" {self._looked()}")
         return "".join(parts)
@@ -96,6 +96,10 @@ class LetterSelection:
 
 async def chosen_letters(visit: Visit, fields: Fields) -> LetterSelection:
     """Return the letters that filters choose. `asked` and `from` are the places of the newest and the oldest that were counted before."""
+    if fields[PICKED]:
+        picked = await visit.bus.dead_letters.several(fields[PICKED].split("\n"))
+        letters = sorted(map(_one, picked.values()), key=lambda each: each.place)
+        return LetterSelection(deque(letters), len(letters), letters[-1].place if letters else (0, 0, 0), len(letters))
     filters = filters_of(fields)
     since, until = filters.get("since"), filters.get("until")
     lasts = [(max(int(until.timestamp() * 1000) + _SLACK_MS, 1), 0, 0)] if until is not None else []
@@ -110,6 +114,7 @@ async def chosen_letters(visit: Visit, fields: Fields) -> LetterSelection:
         found.back_to_ms = page.oldest_ms or found.back_to_ms
         matching = [one for one in map(_one, page.letters) if one.place >= first]
         found.matching += len(matching)
+        found.newest = max([found.newest, *(each.place for each in matching)])
         found.letters.extendleft(matching)
         cursor = found.cursor = page.cursor if found.back_to_ms >= first[0] else None
         if cursor is None:
@@ -227,20 +232,22 @@ def _planned_many(what: str, *, grave: bool = False) -> Planning:
 
     async def plan(visit: Visit, fields: Fields) -> Plan:
         chosen = await chosen_letters(visit, fields)
-        number = f"{len(chosen.letters):,}"
+        number = f"{chosen.matching:,}"
         asked = {name: fields[name] for name in FILTERS}
-        keeps = asked | chosen.bounds()
+        keeps = {PICKED: fields[PICKED]} if fields[PICKED] else asked | chosen.bounds()
         filters = ", ".join(f"{name} {value}" for name, value in asked.items() if value) or "no filter"
+        filters = "picked one by one" if fields[PICKED] else filters
         further = keeps | {"act": fields["act"], "asked": chosen.cursor, "from": ""}
         return Plan(
             f"{number} dead letters ({filters})",
-            f"{number} dead letters {what}. Written until {when(chosen.newest_ms)}.{chosen.limits()}",
+            f"{number} dead letters {what}. Only letters up to {when(chosen.newest[0])} UTC.{chosen.limits()}",
             visit.url("/letters", **asked),
             keeps,
             typed=number.replace(",", "") if grave else "",
             counts=chosen.counts(),
             details=filters,
             nothing=chosen.nothing(),
+            total=chosen.matching,
             further="" if chosen.cursor is None else visit.url("/act", **further),
         )
 
@@ -253,10 +260,11 @@ def _each(done: str, act: Callable[[DeadLetters, str], Awaitable[Any]]) -> Perfo
     One that is refused holds up no other; the answer says what was done in any case.
     """
 
-    async def perform(visit: Visit, fields: Fields) -> str:
+    async def perform(visit: Visit, fields: Fields) -> str | Part:
         changed = gone = refused = 0
         first = stopped = ""
-        for letter in (await chosen_letters(visit, fields)).letters:
+        chosen = await chosen_letters(visit, fields)
+        for letter in chosen.letters:
             try:
                 await act(visit.bus.dead_letters, letter.id)
             except UnknownDeadLetter:  # another operator decided first
@@ -269,10 +277,12 @@ def _each(done: str, act: Callable[[DeadLetters, str], Awaitable[Any]]) -> Perfo
                 refused, first = refused + 1, first or f"{letter.id}: {error.message}"
             else:
                 changed += 1
-        parts = [f"{changed:,} dead letters {done}"]
+        total = done_before(fields) + changed
+        parts = [f"{total:,} dead letters {done}"]
         parts += [f"{gone:,} were gone already"] if gone else []
         parts += [f"{refused:,} were refused, the first, {first}"] if refused else []
-        return "; ".join(parts) + stopped
+        text = "; ".join(parts) + stopped
+        return Part(text, total, chosen.behind()) if chosen.matching > len(chosen.letters) and not stopped else text
 
     return perform
 
@@ -288,13 +298,13 @@ LETTER_ACTS = {
     "letter.edit": Act("Edit and replay", "operator", _plan_edit, _edit),
     "letter.discard": Act("Discard", "operator", _plan_discard, _discard, is_grave=True),
     "letters.replay": Act(
-        "Replay all that match",
+        "Replay dead letters",
         "operator",
         _planned_many("run again under their old ids, the oldest first"),
         _each("replayed", lambda letters, letter_id: letters.replay(letter_id)),
     ),
     "letters.discard": Act(
-        "Discard all that match",
+        "Discard dead letters",
         "admin",
         _planned_many("are deleted: they never run, and entities that they park go on. It cannot be undone", grave=True),
         _each("discarded", lambda letters, letter_id: letters.discard(letter_id)),

@@ -40,6 +40,19 @@ if (theme && !document.documentElement.dataset.theme && window.matchMedia("(pref
 const first = document.querySelector("[data-first]");
 if (first) first.focus();
 
+// An act on many things goes on by itself, until somebody stops it.
+const goesOn = document.querySelector("[data-goes-on]");
+if (goesOn) {
+  const timer = setTimeout(() => goesOn.requestSubmit(), 700);
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") clearTimeout(timer); });
+}
+
+// The box in a table's head picks all rows.
+document.addEventListener("change", (event) => {
+  if (!event.target.matches("[data-all]")) return;
+  for (const box of event.target.closest("table").querySelectorAll("[name=picked]")) box.checked = event.target.checked;
+});
+
 // Times in this place's own words, where somebody points at them.
 for (const each of document.querySelectorAll("time[datetime]")) {
   const at = new Date(each.dateTime);
@@ -56,6 +69,7 @@ function busy() {
   const focused = document.activeElement;
   const selection = window.getSelection();
   return Boolean(focused && focused.closest("[data-live] input, [data-live] textarea, [data-live] select")) ||
+    Boolean(document.querySelector("[data-live] [name=picked]:checked")) ||
     Boolean(selection && !selection.isCollapsed);
 }
 

@@ -157,7 +157,7 @@ def _pages(connection: TargetConnection, shard: int) -> Iterator[list[tuple[byte
     for [later] in connection.chunks(mailboxes.delayed(shard)):
         yield [(each.envelope, False) for _, each in later]
     for [page] in connection.chunks(mailboxes.contents(shard)):
-        yield [(raw, entity.state == "parked") for entity, envelopes in page for raw in envelopes]
+        yield [(each.envelope, entity.state == "parked") for entity, entries in page for each in entries]
 
 
 def _id_of_dispatch(raw: bytes, dispatch_id: str, limits: PayloadLimits) -> str | None:

@@ -311,7 +311,7 @@ async def test_operators_see_it(harness: TransportHarness, worker: ManualWorker,
     assert await harness.mailboxes.depth(BOX) == 1
     ((entity,),) = [page async for page in entities.pages(0)]
     assert (entity.depth, entity.oldest_id, entity.state) == (1, record.activation, "running" if runs else "waiting")
-    assert [held async for page in harness.mailboxes.contents(0) for _, held in page] == [[b"c1"]]
+    assert [[each.envelope for each in held] async for page in harness.mailboxes.contents(0) for _, held in page] == [[b"c1"]]
     head = await entities.head(BOX, 5)
     assert head.entries == ((record.activation, b"c1"),)
     assert (head.lease_ms is not None) == runs

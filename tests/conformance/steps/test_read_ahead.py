@@ -69,7 +69,7 @@ async def test_operators_see_what_is_not_settled(harness: TransportHarness, work
     record = await harness.record(BOX)
     assert record is not None
     assert (entity.depth, entity.oldest_id) == (4, record.message)
-    contents = [held async for page in harness.mailboxes.contents(0) for _, held in page]
+    contents = [[each.envelope for each in held] async for page in harness.mailboxes.contents(0) for _, held in page]
     assert contents == [[name.encode() for name in NAMES[2:]]]
 
 

@@ -56,11 +56,14 @@ _STATES: dict[str, EntityState] = {
 class RedisEntities(RetryingRequests):
     """Implements `EntityReader`."""
 
-    async def pages(self, shard: int) -> AsyncIterator[list[StoredEntity]]:
-        """Yield the entities of a shard, page by page: those with work, then those that are only paused or have only delayed commands."""
+    async def pages(self, shard: int, *, lines: bool = False) -> AsyncIterator[list[StoredEntity]]:
+        """Yield the entities of a shard, page by page: those with work, then those that are only paused or have only delayed commands.
+
+        With `lines` only the first.
+        """
         keys = self._keys.shards[shard]
         seen: set[bytes] = set()
-        for source in (keys.active, keys.paused, keys.delayed_counts):
+        for source in (keys.active,) if lines else (keys.active, keys.paused, keys.delayed_counts):
             async for page in self._hash_pages(keys, source):
                 names = [name for name in page if name not in seen and b"*" not in name and is_mailbox(name)]
                 seen.update(names)

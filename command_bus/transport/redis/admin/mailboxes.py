@@ -261,17 +261,17 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
                         yield name.decode()
 
     async def contents(self, shard: int) -> AsyncIterator[list[Contents]]:
-        """Yield the mailboxes of a shard with the envelopes in them, oldest first."""
+        """Yield the mailboxes of a shard with the commands in them, oldest first."""
         keys, size = self._keys.shards[shard], PageSize(_LOT)
         run = partial(self._run, keys)
-        async for page in self._entities.pages(shard):
+        async for page in self._entities.pages(shard, lines=True):
             left = deque((entity, OLDEST) for entity in page if entity.depth)
             while left:
                 each = min(_MOST_OF_ONE, size.count)
                 lot = _lot(left, each, size.count)
                 answers = await read_mailboxes(run, keys, [(entity.mailbox, start) for entity, start in lot], each)
-                found = [[fields.get(b"e", b"") for _, fields in entries] for entries in answers]
-                size.observe(sum(len(envelope) for held in found for envelope in held), sum(map(len, found)))
+                found = [[WaitingEntry(entry, fields.get(b"e", b"")) for entry, fields in entries] for entries in answers]
+                size.observe(sum(len(each.envelope) for held in found for each in held), sum(map(len, found)))
                 yield [(entity, held) for (entity, _), held in zip(lot, found, strict=True)]
                 left.extendleft(
                     (entity, f"({entries[-1][0]}")

@@ -1,0 +1,232 @@
+"""Commands that are chosen by filters, and acts on all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from command_bus import Command, CommandBus, CommandCancelled, EntityId, HandlerRegistry, RetryPolicy, Unique
+from command_bus.admin.selection import BulkStep, Selection
+from command_bus.embedded import EmbeddedServer
+from command_bus.errors import InvalidCommand, InvalidSettings
+from tests.program import run_program
+
+
+class Ship(Command[None], entity="order"):
+    order: EntityId
+    carrier: str = "acme"
+    parcels: int = 1
+    price: Decimal = Decimal(0)
+    fragile: bool = False
+    note: str | None = None
+
+
+class Bill(Command[None], entity="order", retry=RetryPolicy(attempts=5, delay=60)):
+    order: EntityId
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with EmbeddedServer.start() as server:
+        yield server.url
+
+
+class Toy:
+    def encrypt(self, data: bytes, aad: bytes) -> bytes:
+        return bytes(each ^ 7 for each in data)
+
+    decrypt = encrypt
+
+
+async def ids(selection: Selection) -> list[str]:
+    return sorted([each.command_id async for each in selection])
+
+
+async def last(steps: Any) -> BulkStep:
+    *_, step = [each async for each in steps]
+    return step
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_filters_choose_commands(url: str, shards: int) -> None:
+    async with CommandBus(url, namespace=f"choose-{shards}", shards=shards) as bus:
+        for number in range(4):
+            await bus.dispatch(Ship(order=f"o-{number}", parcels=number), command_id=f"s-{number}")
+            await bus.dispatch(Bill(order=f"o-{number}"), command_id=f"b-{number}")
+        await bus.dispatch(Ship(order="o-1", carrier="other", fragile=True, price=Decimal("1.50")), command_id="s-x")
+        await bus.dispatch(Ship(order="o-9"), command_id="late", delay=600)
+        select = bus.commands.select
+        assert await ids(select()) == ["b-0", "b-1", "b-2", "b-3", "late", "s-0", "s-1", "s-2", "s-3", "s-x"]
+        assert await ids(select(name="Bill")) == ["b-0", "b-1", "b-2", "b-3"]
+        assert await ids(select(state="delayed")) == ["late"]
+        assert await ids(select(where={"carrier": "other"})) == ["s-x"]
+        assert await ids(select(where={"parcels": 2})) == await ids(select(where={"parcels": "2"})) == ["s-2"]
+        assert await ids(select(where={"fragile": True})) == await ids(select(where={"price": "1.50"})) == ["s-x"]
+        assert await ids(select(where={"note": None}, name="Ship", state="delayed")) == ["late"]
+        assert await ids(select(where={"carriers": "other"})) == await ids(select(entity_type="account")) == []
+        assert await ids(select(older_than=60)) == []
+        assert "late" not in await ids(select(older_than=0))
+        found = [each async for each in select(where={"fragile": "true"})]
+        assert [(each.name, each.entity_id, each.state, each.payload["carrier"] if each.payload else "") for each in found] == [
+            ("Ship", "o-1", "waiting", "other")
+        ]
+        few = select(scan=1)
+        assert await ids(few)
+        assert not few.complete
+
+
+async def test_all_that_match_are_cancelled_and_the_others_run_in_order(url: str) -> None:
+    registry, ran = HandlerRegistry(), list[tuple[str, int]]()
+
+    @registry.handles(Ship)
+    async def ship(command: Ship) -> None:
+        ran.append((command.order, command.parcels))
+
+    async with CommandBus(url, namespace="cancel", registry=registry) as bus:
+        for number in range(60):
+            await bus.dispatch(Ship(order=f"o-{number % 3}", parcels=number, carrier="acme" if number % 2 else "other"))
+        for number in range(5):
+            await bus.dispatch(Ship(order="o-7", carrier="other"), delay=600, command_id=f"late-{number}")
+        call = asyncio.create_task(bus.call(Ship(order="o-1", carrier="other", parcels=99), timeout=20))
+        await asyncio.sleep(0.2)
+        selection = bus.commands.select(where={"carrier": "other"})
+        assert await last(selection.cancel(dry_run=True)) == BulkStep(66, 36, 0, 0, complete=True)
+        assert (await last(selection.cancel(limit=4))).done == 4
+        step = await last(selection.cancel("the carrier is closed"))
+        assert (step.done, step.left, step.complete) == (32, 0, True)
+        with pytest.raises(CommandCancelled, match="the carrier is closed"):
+            await call
+        assert await last(selection.cancel()) == BulkStep(30, 0, 0, 0, complete=True)
+        async with bus.worker():
+            await bus.wait_idle(timeout=20)
+        for entity in range(3):
+            got = [parcels for order, parcels in ran if order == f"o-{entity}"]
+            assert got == [number for number in range(60) if number % 3 == entity and number % 2], entity
+
+
+async def test_what_has_started_is_ended_only_if_that_is_wanted(url: str) -> None:
+    registry, began = HandlerRegistry(), asyncio.Event()
+
+    @registry.handles(Ship)
+    async def ship(command: Ship) -> None:
+        began.set()
+        await asyncio.sleep(30)
+
+    @registry.handles(Bill)
+    async def bill(command: Bill) -> None:
+        raise RuntimeError("no")
+
+    async with CommandBus(url, namespace="running", registry=registry) as bus, bus.worker():
+        receipt = await bus.dispatch(Ship(order="o-1"), keep_result=True)
+        await began.wait()
+        await bus.dispatch(Ship(order="o-1"))
+        await bus.dispatch(Bill(order="o-2"))
+        for _ in range(100):
+            if await ids(bus.commands.select(state="retrying")):
+                break
+            await asyncio.sleep(0.05)
+        assert len(await ids(bus.commands.select(state="running"))) == 1
+        step = await last(bus.commands.select().cancel())
+        assert (step.matched, step.done, step.left) == (3, 2, 1)
+        step = await last(bus.commands.select(state="running").cancel("enough", running=True))
+        assert (step.done, step.left) == (1, 0)
+        with pytest.raises(CommandCancelled):
+            await receipt.result(timeout=10)
+
+
+async def test_delayed_commands_get_another_time(url: str) -> None:
+    async with CommandBus(url, namespace="delayed") as bus:
+        for number in range(3):
+            await bus.dispatch(Ship(order=f"o-{number}"), delay=600, command_id=f"d-{number}")
+        later = datetime.now(UTC) + timedelta(hours=3)
+        assert (await last(bus.commands.select(state="delayed").reschedule(at=later))).done == 3
+        assert all([abs(each.due_at - later) < timedelta(seconds=1) async for each in bus.commands.delayed()])
+        with pytest.raises(InvalidSettings, match="delayed"):
+            await last(bus.commands.select().reschedule(delay=0))
+        with pytest.raises(InvalidCommand, match="delay="):
+            await last(bus.commands.select(state="delayed").reschedule())
+
+
+@pytest.mark.parametrize(
+    "filters", [{"state": "parked"}, {"state": "runing"}, {"entity_type": "a b"}, {"older_than": -1}, {"scan": 0}]
+)
+async def test_wrong_filters_are_refused_at_once(url: str, filters: Any) -> None:
+    async with CommandBus(url, namespace="wrong") as bus:
+        with pytest.raises((InvalidSettings, InvalidCommand)):
+            bus.commands.select(**filters)
+        with pytest.raises(InvalidSettings, match="limit"):
+            await last(bus.commands.select().cancel(limit=0))
+
+
+async def test_who_stops_has_what_was_done_and_can_ask_again(url: str) -> None:
+    async with CommandBus(url, namespace="stop") as bus:
+        for start in range(0, 3000, 1000):
+            await bus.dispatch_batch([Ship(order=f"o-{number}") for number in range(start, start + 1000)])
+        async for step in bus.commands.select().cancel():
+            if step.done:
+                break
+        assert 0 < step.done < 3000
+        assert not step.complete
+        assert (await last(bus.commands.select().cancel())).done == 3000 - step.done
+        assert not (await bus.stats()).depth
+
+
+async def test_a_unique_key_of_a_cancelled_command_is_free(url: str) -> None:
+    async with CommandBus(url, namespace="unique") as bus:
+        await bus.dispatch(Bill(order="o-1"), unique=Unique("once"))
+        assert (await last(bus.commands.select(name="Bill").cancel())).done == 1
+        again = await bus.dispatch(Bill(order="o-1"), unique=Unique("once"))
+        assert again.status == "accepted"
+
+
+async def test_what_cannot_be_read_matches_no_content(url: str) -> None:
+    async with CommandBus(url, namespace="sealed", cipher=Toy()) as bus:
+        await bus.dispatch(Ship(order="o-1"))
+        assert len(await ids(bus.commands.select(where={"carrier": "acme"}))) == 1
+    async with CommandBus(url, namespace="sealed") as blind:
+        selection = blind.commands.select(where={"carrier": "acme"})
+        assert await ids(selection) == []
+        assert selection.unread == 1
+        assert len(await ids(blind.commands.select(name="Ship"))) == 1
+
+
+async def test_the_command_line(url: str) -> None:
+    async def run(*words: str, code: int = 0) -> Any:
+        done = await asyncio.to_thread(run_program, "commands", *words, "--url", url, "--namespace", "line")
+        assert done.returncode == code, done.stderr
+        return done
+
+    async with CommandBus(url, namespace="line") as bus:
+        for number in range(6):
+            await bus.dispatch(
+                Ship(order=f"o-{number}", carrier="acme" if number % 2 else "other"), delay=600 if number > 3 else None
+            )
+        listed = json.loads((await run("list", "--where", "carrier=acme", "--json")).stdout)
+        assert [each["payload"]["carrier"] for each in listed["commands"]] == ["acme"] * 3
+        assert listed["complete"]
+        assert (
+            "2 of 4 commands match" in (await run("cancel", "--where", "carrier=acme", "--state", "waiting", "--dry-run")).stdout
+        )
+        assert "FIELD=VALUE" in (await run("list", "--where", "carrier", code=2)).stderr
+        assert "--all" in (await run("cancel", code=2)).stderr
+        assert "pass --yes" in (await run("cancel", "--command", "Ship", code=2)).stderr
+        assert "Shipp" in (await run("cancel", "--command", "Shipp", "--dry-run")).stderr
+        assert "parked" in (await run("list", "--state", "parked", code=2)).stderr
+        assert (
+            "2 cancelled"
+            in (await run("cancel", "--where", "carrier=acme", "--state", "waiting", "--yes", "-m", "closed")).stdout
+        )
+        assert "2 promoted" in (await run("promote", "--yes")).stdout
+        entries = (await bus.audit.page(limit=3)).acts()
+        assert (entries[1].act, entries[1].target, entries[1].why) == (
+            "Cancel commands",
+            "state=waiting, where={'carrier': 'acme'}",
+            "closed",
+        )
+        assert entries[1].outcome.startswith("2 of 2 that match")
