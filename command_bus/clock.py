@@ -68,3 +68,18 @@ def milliseconds_of(name: str, at: object) -> int:
 def time_of(ms: int) -> datetime:
     """Return the moment of a time in ms since the epoch, in UTC."""
     return _EPOCH + timedelta(milliseconds=ms)
+
+
+def format_duration(seconds: float | None) -> str:
+    """Return a duration such as `0.4 s`, `12 s`, `5 min`, `3 h 20 min` or `4 d`; a dash for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 2 * 86400:
+        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    return f"{seconds / 86400:.0f} d"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 
 from command_bus.errors import InvalidSettings
 
+_NUMBER = re.compile(r"\d+")
 _COMPARED = 300
 
 
@@ -72,3 +74,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'account'?`, to follow an error about a name; empty if no known name is like it."""
     meant = nearest(name, known)
     return "" if meant is None else f"; did you mean {meant!r}?"
+
+
+def without_numbers(text: str) -> str:
+    """Return a text with `#` for each number: texts of equal troubles are equal then."""
+    return _NUMBER.sub("#", text)

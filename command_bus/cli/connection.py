@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,7 +25,6 @@ from command_bus.cli.terminal import ExitCode, print_error
 from command_bus.errors import CommandBusError, CommandTimeout, InvalidSettings, TransportUnavailable
 
 if TYPE_CHECKING:
-    from command_bus.admin.info import EntityInfo
     from command_bus.bus import CommandBus
     from command_bus.setting_values import SettingValues
     from command_bus.settings import BusSettings
@@ -159,14 +158,6 @@ async def open_bus(target: Target, *, may_begin: bool = False) -> AsyncGenerator
         raise TransportUnavailable(error.message) from error
     async with bus:
         yield bus
-
-
-async def without_handler(bus: CommandBus, entities: Sequence[EntityInfo]) -> frozenset[str]:
-    """Return the names of entities whose command no live worker handles. One that was not started may also wait for a thread, or for replicas."""
-    if not any(each.state == "retrying" and not each.attempt for each in entities):
-        return frozenset()
-    found = await bus.views.standing_still(states=["no_handler"], patience=0.0, limit=1000)
-    return frozenset(each.entity.name for each in found.entities)
 
 
 def load_settings(target: Target) -> BusSettings:

@@ -21,6 +21,7 @@ import typer
 from command_bus.admin.json_data import to_jsonable, utc_time
 from command_bus.cli.options import Answer
 from command_bus.cli.terminal import SafeText, echo, escape, escape_json, format_value
+from command_bus.clock import format_duration
 
 _WIDE = 140  # columns where the width is unknown, as in a pipe
 _GAP = 2  # columns between two columns of a table
@@ -116,21 +117,6 @@ def _columns(text: str) -> int:
 
 def _column(letter: str) -> int:
     return 0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-
-
-def format_duration(seconds: float | None) -> str:
-    """Return a duration such as `0.4 s`, `12 s`, `5 min`, `3 h 20 min` or `4 d`; a dash for None."""
-    if seconds is None:
-        return "-"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 2 * 86400:
-        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
-    return f"{seconds / 86400:.0f} d"
 
 
 def pluralize(count: int, one: str, many: str) -> str:

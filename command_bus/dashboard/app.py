@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from command_bus.bus import CommandBus
 from command_bus.dashboard.acts.asking import act_page
 from command_bus.dashboard.masking import Masking
+from command_bus.dashboard.pages.checks import checks_page
 from command_bus.dashboard.pages.commands import audit_page, command_page, history_page, letter_page, letters_page, search_page
 from command_bus.dashboard.pages.entities import entities_page, entity_page, standing_page
 from command_bus.dashboard.pages.fleet import limits_page, live, schedules_page, throughput_page, workers_page
@@ -204,6 +205,7 @@ PAGES: dict[str, Page] = {
     "/schedules": schedules_page,
     "/limits": limits_page,
     "/throughput": throughput_page,
+    "/checks": checks_page,
     "/history": history_page,
     "/audit": audit_page,
     "/search": search_page,

@@ -38,15 +38,15 @@ class SharedReads:
         self._fresh = fresh
         self._answers: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
-    async def get(self, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer of `read`, or one to the same key of a moment ago."""
+    async def get(self, key: Hashable, read: Callable[[], Awaitable[T]], fresh: float | None = None) -> T:
+        """Return the answer of `read`, or one to the same key of a moment ago, at most `fresh` seconds."""
         now = mono()
         self._answers = (
             {each: kept for each, kept in self._answers.items() if _is_fresh(kept, now)} if self._is_full else self._answers
         )
         kept = self._answers.get(key)
         if kept is None or not _is_fresh(kept, now):
-            kept = now + self._fresh, asyncio.ensure_future(_done(read))
+            kept = now + (self._fresh if fresh is None else fresh), asyncio.ensure_future(_done(read))
             self._answers[key] = kept
         answer: T = await asyncio.shield(kept[1])
         return answer

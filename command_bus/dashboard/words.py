@@ -15,6 +15,7 @@ _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 TONES = {
     "bad": (
+        "bad",
         "parked",
         "no handler",
         "no_handler",
@@ -27,6 +28,7 @@ TONES = {
         "expired",
     ),
     "warn": (
+        "warning",
         "paused",
         "long",
         "retrying",
@@ -40,7 +42,7 @@ TONES = {
         "discarded",
         "handed_back",
     ),
-    "good": ("running", "completed", "alive", "live", "active", "started", "firing", "done"),
+    "good": ("running", "completed", "alive", "live", "active", "started", "firing", "done", "ok"),
 }
 """The colour of a state's word. What is not named is quiet."""
 

@@ -184,7 +184,10 @@ class ListMailboxes:
 
     async def contents(self, shard: int) -> AsyncIterator[list[Contents]]:
         boxes = self._server.boxes
-        yield [(stored_entity(self._server, name), [entry.envelope for entry in box.entries]) for name, box in boxes.items()]
+        yield [
+            (stored_entity(self._server, name), [WaitingEntry(entry.message, entry.envelope) for entry in box.entries])
+            for name, box in boxes.items()
+        ]
 
     async def reschedule(self, mailbox: str, command_id: str, at_ms: int | None, delay_ms: int) -> bool:
         found = self._server.delayed.get(command_id)

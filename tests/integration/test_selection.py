@@ -168,6 +168,7 @@ async def test_who_stops_has_what_was_done_and_can_ask_again(url: str) -> None:
     async with CommandBus(url, namespace="stop") as bus:
         for start in range(0, 3000, 1000):
             await bus.dispatch_batch([Ship(order=f"o-{number}") for number in range(start, start + 1000)])
+        step = BulkStep()
         async for step in bus.commands.select().cancel():
             if step.done:
                 break

@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("bus",),
     ("sync",),
     ("",),  # the facade: command_bus/__init__.py
+    ("doctor",),
     ("__main__", "cli", "container", "dashboard", "gateway", "integrations", "spark", "telemetry", "testing", "webhooks"),
 )
 
@@ -282,7 +283,7 @@ def test_a_module_in_no_layer_says_where_to_add_it() -> None:
 
 def test_the_longest_prefix_names_the_layer() -> None:
     assert layer_of("command_bus.transport.redis.keys") == layer_of("command_bus.handlers") != layer_of("command_bus.transport")
-    assert layer_of("command_bus") == len(LAYERS) - 2
+    assert layer_of("command_bus") == len(LAYERS) - 3
     assert layer_of("command_bus.container") == len(LAYERS) - 1
 
 

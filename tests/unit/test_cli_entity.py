@@ -14,9 +14,9 @@ import typer
 from command_bus.admin.info import EntityDetails, EntityInfo, Stats
 from command_bus.cli.commands.entity import parse_entity_words
 from command_bus.cli.commands.entity_view import suggest_commands
-from command_bus.cli.doctor.diagnosis import check_work
 from command_bus.cli.options import Action, Target
 from command_bus.cli.terminal import print_error
+from command_bus.doctor.diagnosis import check_work
 from command_bus.transport.records import HoldInfo
 
 

@@ -28,7 +28,12 @@ from command_bus.cli.codegen.clients import render_module, schema_document
 from command_bus.cli.codegen.type_names import class_name, enum_members, python_type
 from command_bus.cli.commands.dlq import DeadLetterReason
 from command_bus.cli.commands.send import _reply_data
-from command_bus.cli.doctor.diagnosis import (
+from command_bus.cli.output import pluralize
+from command_bus.cli.process.supervisor import changed_files, snapshot
+from command_bus.cli.terminal import format_value
+from command_bus.cli.times import parse_time
+from command_bus.clock import format_duration
+from command_bus.doctor.diagnosis import (
     Finding,
     check_entities,
     check_environment,
@@ -38,11 +43,7 @@ from command_bus.cli.doctor.diagnosis import (
     check_work,
     worst_grade,
 )
-from command_bus.cli.doctor.stored_checks import check_dead_letters
-from command_bus.cli.output import format_duration, pluralize
-from command_bus.cli.process.supervisor import changed_files, snapshot
-from command_bus.cli.terminal import format_value
-from command_bus.cli.times import parse_time
+from command_bus.doctor.stored_checks import check_dead_letters
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus, read_description
 from command_bus.settings import BusSettings, unknown_variables
 from command_bus.transport.records import HoldInfo

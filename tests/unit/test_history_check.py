@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("typer")
 
-from command_bus.cli.doctor.stored_checks import check_history
+from command_bus.doctor.stored_checks import check_history
 from command_bus.transport.records import EndBounds, HistoryExtent
 
 DAY = 86_400_000

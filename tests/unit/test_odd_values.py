@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from command_bus.cli.doctor.diagnosis import check_values
+from command_bus.doctor.diagnosis import check_values
 from command_bus.serialization import odd_values
 from command_bus.serialization.odd_values import OddValues, stored_ms, stored_number, stored_text
 from command_bus.serialization.stored_fields import stored_fields

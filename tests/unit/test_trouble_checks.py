@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("typer")
 
-from command_bus.cli.doctor.diagnosis import command_line
-from command_bus.cli.doctor.stored_checks import check_retries, check_schedules
+from command_bus.doctor.diagnosis import command_line
+from command_bus.doctor.stored_checks import check_retries, check_schedules
 from command_bus.transport.records import Failure
 
 

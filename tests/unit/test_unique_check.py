@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("typer")
 
 from command_bus import BusSettings, Command, EntityId, HandlerRegistry, RetryPolicy, Unique
-from command_bus.cli.doctor.stored_checks import check_unique, longest_retry
+from command_bus.doctor.stored_checks import check_unique, longest_retry
 from command_bus.serialization.announcements import CommandInfo, read_description
 from command_bus.worker.worker_bus import describe_commands
 

@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Option
 
-from command_bus.cli.connection import load_settings, open_bus, run_command, without_handler
-from command_bus.cli.doctor.diagnosis import (
-    CommandLine,
-    Finding,
-    check_entities,
-    check_environment,
-    check_mailboxes,
-    check_namespace,
-    check_server,
-    check_values,
-    check_work,
-    worst_grade,
-)
-from command_bus.cli.doctor.stored_checks import (
-    check_dead_letters,
-    check_limits,
-    check_priorities,
-    check_unique,
-    examine_durable,
-    examine_history,
-    examine_retries,
-    examine_schedules,
-)
+from command_bus.cli.connection import load_settings, open_bus, run_command
 from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import format_table
+from command_bus.doctor.diagnosis import Finding, check_environment, worst_grade
 from command_bus.errors import CommandBusError, TransportUnavailable
-
-if TYPE_CHECKING:
-    from command_bus.bus import CommandBus
-    from command_bus.transport.redis.admin.examination import Examination
 
 
 @with_target
@@ -66,65 +40,17 @@ def doctor(
 
 
 async def _examine(target: Target, longest: float) -> list[Finding]:
+    from command_bus.doctor.examination import examine_server, examine_work
     from command_bus.settings import unknown_variables
-    from command_bus.transport.redis.admin.examination import examine
-    from command_bus.transport.redis.connection.credentials import connection_options
 
-    settings = load_settings(target)
-    seen = await examine(settings.server_url or "", settings.namespace, connection_options(settings), settings.dispatch_timeout)
-    named = settings.shards if "shards" in settings.model_fields_set else None
-    findings = [
-        *check_server(seen),
-        *check_environment(unknown_variables(os.environ)),
-        *check_namespace(seen, settings.namespace, named),
-    ]
-    if (
-        "shards" not in seen.meta
-        or worst_grade([each for each in findings if each.about in ("role", "version", "scripts", "namespace")]) == "bad"
-    ):
+    seen, findings, goes_on = await examine_server(load_settings(target))
+    findings += check_environment(unknown_variables(os.environ))
+    if not goes_on:
         return findings
     try:
         async with open_bus(target) as bus:
-            return findings + await _examine_work(bus, seen, target.command, longest)
+            return findings + await examine_work(bus, seen, target.command, longest)
     except TransportUnavailable:
         raise
     except CommandBusError as error:
         return [*findings, Finding("bus", "bad", error.message, "see above")]
-
-
-async def _examine_work(bus: CommandBus, seen: Examination, line: CommandLine, longest: float) -> list[Finding]:
-    from command_bus.serialization.odd_values import odd_values
-
-    workers, stats = await bus.fleet.workers(), await bus.stats()
-    commands, bounds = await bus.fleet.commands(), bus.session.settings
-    unhandled = [each.name for each in commands if not each.workers]
-    oldest = await bus.dead_letters.oldest() if stats.dead_letters else None
-    longest_waiting = (await bus.entities.list(order="age", limit=1000, scan=20_000)).entities
-    age = None if oldest is None else (datetime.now(UTC) - oldest).total_seconds() + seen.skew
-    findings = [
-        *check_mailboxes(seen, stats.entities),
-        *check_work(stats, workers, await bus.entities.holds(), unhandled, line),
-        *check_priorities(stats),
-        *check_unique(commands),
-        *check_dead_letters(stats, age, line, ttl=bounds.dead_letter_ttl, most=bounds.max_dead_letters),
-        *await _examine_counters(bus, line),
-        *await examine_schedules(bus, [each.name for each in commands if each.workers], line),
-        *check_limits(await bus.limits.list(), await bus.session.transport.limits.keyed(), line),
-        *await examine_durable(bus, longest, line),
-        *await examine_retries(bus, line),
-        *(await examine_history(bus) if stats.history else []),
-        *check_entities(longest_waiting, await without_handler(bus, longest_waiting), line),
-    ]
-    return [*findings, *check_values(odd_values.counts())]
-
-
-async def _examine_counters(bus: CommandBus, line: CommandLine) -> list[Finding]:
-    """Compare the counters with what is there, as far as this user may."""
-    try:
-        found = await bus.entities.recount(correct=False)
-    except CommandBusError:
-        return []
-    if found.is_right:
-        return []
-    text = f"depth is {found.stored:,}, and {found.counted:,} were counted; of {found.delayed:,} entities the delayed commands"
-    return [Finding("counters", "warning", text, line("recount"))]

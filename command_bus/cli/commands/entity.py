@@ -14,7 +14,7 @@ from command_bus.cli.commands.entity_view import details, key_table
 from command_bus.cli.completion import entity_words
 from command_bus.cli.connection import act_on_bus, on_bus, operator_name
 from command_bus.cli.options import Action, Answer, Json, PauseFor, PauseUntil, Reason, Target, Yes, with_target
-from command_bus.cli.output import format_duration, pluralize, to_json
+from command_bus.cli.output import pluralize, to_json
 from command_bus.cli.terminal import (
     ExitCode,
     confirm_or_exit,
@@ -26,6 +26,7 @@ from command_bus.cli.terminal import (
     warn_if_unknown,
 )
 from command_bus.cli.times import parse_end
+from command_bus.clock import format_duration
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Answer, Target
-from command_bus.cli.output import format_duration, format_fields, format_table, format_time_and_age, pluralize
+from command_bus.cli.output import format_fields, format_table, format_time_and_age, pluralize
 from command_bus.cli.terminal import SafeText, print_error, warn_if_unknown
+from command_bus.clock import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,9 @@ from command_bus.admin.json_data import utc_time
 from command_bus.cli.completion import entity_types
 from command_bus.cli.connection import on_bus, run_until_interrupted
 from command_bus.cli.options import Answer, Target, command_group, entity_type_named, with_options, with_target
-from command_bus.cli.output import format_duration, format_time, to_json
+from command_bus.cli.output import format_time, to_json
 from command_bus.cli.terminal import echo, undo_hint, warn_if_unknown
+from command_bus.clock import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection

@@ -11,10 +11,11 @@ from typer import Argument, Option
 
 from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.completion import command_names, entity_types
-from command_bus.cli.connection import on_bus, without_handler
+from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Answer, Target, with_target
-from command_bus.cli.output import format_duration, format_fields, format_table, format_time, format_time_and_age, table, to_json
+from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age, table, to_json
 from command_bus.cli.terminal import SafeText, failure, print_error, usage_error, warn_if_unknown
+from command_bus.clock import format_duration
 from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ def entities(
         page = await chosen.list(states=states, order=order, limit=limit, cursor=cursor)
         if not page.matching:
             await warn_if_unknown(bus, entity_type=entity_type)
+        from command_bus.doctor.examination import without_handler
+
         return page, await without_handler(bus, page.entities)
 
     page, unhandled = on_bus(target, work)

@@ -9,8 +9,9 @@ from typer import Argument, Option
 
 from command_bus.cli.connection import act_on_bus, on_bus
 from command_bus.cli.options import Answer, Target, command_group, outcome, with_target
-from command_bus.cli.output import format_duration, table
+from command_bus.cli.output import table
 from command_bus.cli.terminal import failure, usage_error
+from command_bus.clock import format_duration
 
 if TYPE_CHECKING:
     from command_bus.admin.limits import LimitInfo

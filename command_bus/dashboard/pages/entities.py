@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from command_bus.admin.views import STANDING_STATES, StandingEntity, StandingSta
 from command_bus.dashboard.masking import LARGE, Masking
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.words import ago, span, when
+from command_bus.spelling import without_numbers
 from command_bus.transport.records import Failure, HoldInfo
 
 LABELS = {
@@ -128,14 +128,13 @@ class Trouble:
 
 
 _SHOWN_OF_ONE = 50
-_NUMBER = re.compile(r"\d+")
 
 
 def grouped(rows: Sequence[tuple[StandingEntity, str, str]]) -> list[Trouble]:
     """Return rows of equal troubles as one, in the order of their first; each row is an entity, its cause, and its reason."""
     found: dict[tuple[str, str, str], Trouble] = {}
     for each, cause, reason in rows:
-        key = (each.state, each.command, _NUMBER.sub("#", cause))
+        key = (each.state, each.command, without_numbers(cause))
         found.setdefault(key, Trouble(each.state, each.command, cause)).rows.append((each, reason))
     return list(found.values())
 

@@ -210,7 +210,7 @@ class StatisticsReader(Protocol):
 class EntityReader(Protocol):
     """Reads entities. Nothing here is a snapshot: an entity that comes or goes while they are read may be missing; none comes twice."""
 
-    def pages(self, shard: int, *, lines: bool = False) -> AsyncIterator[list[StoredEntity]]:
+    def pages(self, shard: int) -> AsyncIterator[list[StoredEntity]]:
         """Yield the entities of a shard that have work, or are paused or drained themselves."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from command_bus import Command, CommandContext, EntityId, Limit, Rate, Snooze
-from command_bus.cli.doctor.stored_checks import check_limits
+from command_bus.doctor.stored_checks import check_limits
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 

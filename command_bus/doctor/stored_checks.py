@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Any
 
-from command_bus.cli.doctor.diagnosis import CommandLine, Finding, command_line
-from command_bus.cli.output import format_duration
-from command_bus.spelling import some_of
+from command_bus.clock import format_duration
+from command_bus.doctor.diagnosis import CommandLine, Finding, command_line
+from command_bus.spelling import some_of, without_numbers
 
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityInfo, Stats
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 _SCANNED = 20_000
 _STORM = 10
-_LINE = "\n"
-_NUMBER = re.compile(r"\d+")
 
 
 async def examine_durable(bus: CommandBus, longest: float, line: CommandLine) -> list[Finding]:
@@ -76,21 +73,30 @@ _OVERDUE = 60.0
 _MOST = 10_000
 
 
-async def examine_retries(bus: CommandBus, line: CommandLine) -> list[Finding]:
+Told = Callable[["EntityInfo"], str]
+"""Returns what may be told of an entity's last error."""
+
+
+def first_line_of(entity: EntityInfo) -> str:
+    """Return the first line of an entity's last error; empty if there is none."""
+    return "" if entity.failure is None else entity.failure.text.partition("\n")[0]
+
+
+async def examine_retries(bus: CommandBus, line: CommandLine, told: Told) -> list[Finding]:
     """Look at entities that wait for another attempt: a thousand at most."""
     page = await bus.entities.list(states={"retrying"}, order="age", limit=1000, scan=_SCANNED)
-    return check_retries(page.entities, line)
+    return check_retries(page.entities, line, told)
 
 
-def check_retries(retrying: Sequence[EntityInfo], line: CommandLine = command_line) -> list[Finding]:
+def check_retries(retrying: Sequence[EntityInfo], line: CommandLine = command_line, told: Told = first_line_of) -> list[Finding]:
     """Check for storms: ten entities or more that are tried again after the same error, but for numbers in it."""
     storms: dict[str, list[str]] = {}
     for each in retrying:
-        if each.failure is not None:
-            storms.setdefault(_NUMBER.sub("#", each.failure.text.partition("\n")[0]), []).append(each.failure.text)
+        if text := told(each):
+            storms.setdefault(without_numbers(text), []).append(text)
     advice = f"{line('entities', '--state', 'retrying')} shows them; pause their type while what they call is down"
     return [
-        Finding("retry storm", "warning", f"{len(texts):,} entities: {texts[0].partition(_LINE)[0]}", advice)
+        Finding("retry storm", "warning", f"{len(texts):,} entities: {texts[0]}", advice)
         for texts in sorted(storms.values(), key=len, reverse=True)
         if len(texts) >= _STORM
     ]

@@ -6,8 +6,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from command_bus.cli import PROGRAM
-from command_bus.cli.output import format_duration
+from command_bus.clock import format_duration
 from command_bus.spelling import some_of
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 Grade = Literal["ok", "warning", "bad"]
 CommandLine = Callable[..., str]
 """Returns a command line of this program, ready to paste, for a command's words."""
+PROGRAM = "command-bus"
 _GIB, _MIB = 1024**3, 1024**2
 _SKEW = 1.0  # seconds; people and `expires` compare stored times between machines
 _FULL, _ALMOST = 0.95, 0.8
