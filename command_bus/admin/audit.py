@@ -5,6 +5,7 @@ The dashboard writes it; a program of your own may, too. It is kept on the serve
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
@@ -19,6 +20,7 @@ from command_bus.session import OnSession
 from command_bus.stream_ids import ms_of
 
 _KEPT = 10_000
+_LOOKED_AT = 500
 _LONGEST = 2_000
 _LIMITS = PayloadLimits(max_bytes=64 * 1024)
 _FIELDS = 7
@@ -116,6 +118,23 @@ class Audit(OnSession):
         data = pack([text.encode(errors="replace").decode() for text in texts], _LIMITS)
         entry = await self._operator.history.append("audit", data, kept=_KEPT)
         return entry or ""
+
+    async def about(self, names: Collection[str], *, limit: int = 20) -> tuple[AuditEntry, ...]:
+        """Return acts on something, newest first, each once, of the newest five hundred entries.
+
+        Args:
+            names: Ids of commands and letters, and entities as `account:a-17`, one of which the target of an act names.
+            limit: At most so many.
+
+        Raises:
+            InvalidSettings: The limit is below 1.
+            TransportUnavailable: The server cannot be reached.
+        """
+        if limit < 1:
+            raise InvalidSettings("limit: at least 1")
+        named = re.compile("|".join(rf"(?<![\w:-]){re.escape(each)}(?![\w:-])" for each in names if each) or r"(?!)")
+        found = (await self.page(limit=_LOOKED_AT)).acts()
+        return tuple(each for each in found if named.search(each.target))[:limit]
 
     async def page(self, *, limit: int = 100, cursor: str | None = None) -> AuditPage:
         """Return entries, newest first.

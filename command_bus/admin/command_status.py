@@ -78,6 +78,7 @@ class CommandStatus:
         outcome: Once it is settled: `completed`, `rejected`, or the `code` of the error that its caller got, such as `failed`, `interrupted`,
             `cancelled`, `expired`; empty if that is not kept, and before.
         trace_id: Id of the trace that it belongs to, while its envelope can be read and has one; else empty.
+        causation_id: Id of the command whose handler sent it, while its envelope can be read and has one; else empty.
     """
 
     command_id: str
@@ -95,6 +96,7 @@ class CommandStatus:
     letter_id: str | None = None
     outcome: str = ""
     trace_id: str = ""
+    causation_id: str = ""
     cancelling: str = ""
     failure: Failure | None = None
     payload: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -240,6 +242,7 @@ class StatusReader(OnSession):
             name=envelope.name,
             entity=entity,
             trace_id=trace_id_of(envelope.headers),
+            causation_id=envelope.causation_id or "",
             payload=readable_payload(data, self._limits, self._session.protection),
         )
 

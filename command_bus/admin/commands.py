@@ -10,7 +10,7 @@ from uuid import UUID
 
 from command_bus.admin.command_status import CommandStatus, StatusReader
 from command_bus.admin.ending import Cancelling
-from command_bus.admin.records import CommandRecord, progress_of, record_of
+from command_bus.admin.records import CommandRecord, CommandTree, progress_of, record_of, tree_of
 from command_bus.admin.selection import CommandFilters, Selection, moment_of
 from command_bus.clock import checked_seconds, milliseconds_of, time_of
 from command_bus.durable.names import checked_name
@@ -167,11 +167,14 @@ class Commands(OnSession):
         return await self._reader(command_id, entity, looks_around=looks_around).status()
 
     def _reader(self, command_id: str | UUID, entity: tuple[str, str | int] | None, *, looks_around: bool = True) -> StatusReader:
-        likely = None
-        if entity is not None:
-            policy = self._session.settings.entity(check_entity_type(entity[0])).mailbox
-            likely = mailbox_name(entity[0], canonical_entity_id(entity[1]), policy)
-        return StatusReader(self._session, checked_id(command_id), likely, looks_around=looks_around)
+        return StatusReader(self._session, checked_id(command_id), self._likely(entity), looks_around=looks_around)
+
+    def _likely(self, entity: tuple[str, str | int] | None) -> str | None:
+        """Return the mailbox of an entity that is named."""
+        if entity is None:
+            return None
+        policy = self._session.settings.entity(check_entity_type(entity[0])).mailbox
+        return mailbox_name(entity[0], canonical_entity_id(entity[1]), policy)
 
     def progress(self, command_id: str | UUID) -> AsyncIterator[ProgressInfo]:
         """Iterate over how far a command is: `async for each in bus.commands.progress(command_id)`.
@@ -197,6 +200,27 @@ class Commands(OnSession):
             TransportUnavailable: The server cannot be reached.
         """
         return await record_of(self._session, checked_id(command_id), self._reader(command_id, entity))
+
+    async def tree(
+        self, command_id: str | UUID, *, entity: tuple[str, str | int] | None = None, limit: int = 1000
+    ) -> CommandTree:
+        """Return a command with what it has called, and what that has called: all of a durable one that is not settled.
+
+        It takes two requests or so for each command; those of a level are read together.
+
+        Args:
+            command_id: Its id.
+            entity: As for `status`.
+            limit: At most so many commands.
+
+        Raises:
+            InvalidSettings: The limit is below 1.
+            UnknownCommand: Nothing is known of it: see `status`.
+            TransportUnavailable: The server cannot be reached.
+        """
+        if limit < 1:
+            raise InvalidSettings("limit: at least 1")
+        return await tree_of(self._session, checked_id(command_id), self._likely(entity), limit)
 
     async def cancel(self, command_id: str | UUID, *, running: bool = False, reason: str = "", wait: float = 10.0) -> bool:
         """Take a command out of line; with `running` also end one that has started. Its caller gets `CommandCancelled`.

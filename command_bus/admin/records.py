@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
-from command_bus.admin.command_status import StatusReader
+from command_bus.admin.command_status import CommandStatus, StatusReader
 from command_bus.durable.names import UNDO, call_field, outcome_field, over_field, refused_field
 from command_bus.durable.undo import Undo
-from command_bus.errors import BadStep
+from command_bus.errors import BadStep, UnknownCommand
 from command_bus.messages.reports import ProgressInfo
 from command_bus.sending.call_progress import LookPauses, progress_in, unsealer
 from command_bus.serialization.envelope import names_of
@@ -69,6 +70,50 @@ class CommandRecord:
     progress: ProgressInfo
     log: tuple[LogEntry, ...] = ()
     steps: tuple[StepInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandTree:
+    """A command, and what it has called.
+
+    Attributes:
+        status: Where it is.
+        calls: Those of a durable command that is not settled, in no order; what they have called is in them.
+        complete: Whether all that it has called is in it; else there were too many.
+    """
+
+    status: CommandStatus
+    calls: tuple[CommandTree, ...] = ()
+    complete: bool = True
+
+
+async def tree_of(session: Session, command_id: str, likely: str | None, limit: int) -> CommandTree:
+    """Return a command with what it has called, and what that has called, level by level.
+
+    Raises:
+        UnknownCommand: Nothing is known of the first.
+    """
+    left = limit - 1
+
+    async def grown(wanted: str, place: str | None) -> CommandTree:
+        nonlocal left
+        reader = StatusReader(session, wanted, place, looks_around=place is likely)
+        status, record = await asyncio.gather(reader.status(), record_of(session, wanted, reader))
+        calls = [each.command_id for each in record.steps if each.command_id]
+        taken = calls[: max(left, 0)]
+        left -= len(taken)
+        below = await asyncio.gather(*(_unless_unknown(grown(each, "")) for each in taken))
+        found = tuple(each for each in below if each is not None)
+        return CommandTree(status, found, len(taken) == len(calls) and all(each.complete for each in found))
+
+    return await grown(command_id, likely)
+
+
+async def _unless_unknown(tree: Awaitable[CommandTree]) -> CommandTree | None:
+    try:
+        return await tree
+    except UnknownCommand:  # it has ended, and its mark is gone
+        return None
 
 
 async def record_of(session: Session, command_id: str, reader: StatusReader) -> CommandRecord:

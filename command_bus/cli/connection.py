@@ -112,8 +112,8 @@ def act_on_bus(target: Target, title: str, what: str, act: Callable[[CommandBus]
             raise
         if ref:
             changed: object = result
-            told = str(changed) if isinstance(changed, BulkStep) else "nothing to change" if changed is False else "done"
-            await write(told, ref)
+            is_idle = not any(changed.values()) if isinstance(changed, dict) else changed is False
+            await write(str(changed) if isinstance(changed, BulkStep) else "nothing to change" if is_idle else "done", ref)
         return result
 
     return on_bus(target, audited)

@@ -284,7 +284,7 @@ async def test_what_was_done_is_said_once(operator: Browser) -> None:
         once = await client.get(done.headers["location"])
         assert "Account:z-6 was neither paused nor drained." in page_text(once.text)
         again = await client.get(done.headers["location"])
-        assert "neither paused nor drained" not in page_text(again.text)
+        assert "was neither paused nor drained." not in page_text(again.text)
 
 
 async def _last(bus: CommandBus) -> AuditEntry:

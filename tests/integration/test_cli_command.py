@@ -129,6 +129,19 @@ async def test_entities_say_what_is_waited_for_and_cancel_ends_it(shop: Shop) ->
     assert " waits for Charge " in (await shop.run("entity", "order:o-2")).stdout
     assert "1 suspended" in (await shop.run("stats")).stdout
     assert (await shop.json("stats"))["suspensions"] == 1
+    tree = await shop.bus.commands.tree("c-2")
+    (called,) = tree.calls
+    assert (tree.status.state, called.status.name, called.status.state, called.status.causation_id) == (
+        "suspended",
+        "Charge",
+        "paused",
+        "c-2",
+    )
+    assert (tree.complete, (await shop.bus.commands.tree("c-2", limit=1)).complete) == (True, False)
+    shown = (await shop.run("command", "c-2", "--tree")).stdout.splitlines()
+    assert shown[1].startswith("Order ")
+    assert shown[2].startswith("  Charge "), shown
+    assert "caused by  c-2" in (await shop.run("command", called.status.command_id)).stdout
     assert "not cancelled: it has started" in (await shop.run("cancel", "c-2")).stdout
     ended = await shop.run("cancel", "c-2", "--running", "--reason", "wrong day")
     assert (ended.returncode, ended.stdout) == (0, "c-2: cancelled\n")
@@ -137,6 +150,12 @@ async def test_entities_say_what_is_waited_for_and_cancel_ends_it(shop: Shop) ->
         return (await shop.bus.commands.status("c-2")).outcome == "cancelled"
 
     await until(is_settled)
+    acts = (await shop.json("command", "c-2"))["acts"]
+    assert [(each["act"], each["outcome"], each["why"]) for each in acts] == [
+        ("Cancel command", "done", "wrong day"),
+        ("Cancel command", "nothing to change", ""),
+    ]
+    assert not await shop.bus.audit.about(["c", "2", "c-22", ""])
     stats = await shop.bus.stats()
     assert (stats.suspended, stats.cancelled, stats.completed) == (0, 1, 0)
 

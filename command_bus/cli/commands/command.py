@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
@@ -12,10 +12,12 @@ from command_bus.cli.connection import act_on_bus, on_bus
 from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age, to_json
 from command_bus.cli.terminal import usage_error
+from command_bus.errors import CommandBusError
 
 if TYPE_CHECKING:
+    from command_bus.admin.audit import AuditEntry
     from command_bus.admin.command_status import CommandStatus
-    from command_bus.admin.records import CommandRecord, StepInfo
+    from command_bus.admin.records import CommandRecord, CommandTree, StepInfo
     from command_bus.bus import CommandBus
 
 CommandId = Annotated[str, Argument(metavar="ID", help="The command's id.")]
@@ -28,6 +30,7 @@ def command(
         str | None, Option("--entity", metavar="TYPE:ID", help="Its entity, whose line is looked through first.")
     ] = None,
     *,
+    tree: Annotated[bool, Option("--tree", help="Show what it has called, and what that has called, instead.")] = False,
     target: Target,
 ) -> Answer:
     """Show one command: where it is, what it carries, its last error, how far it is, its log, and the steps of a durable one.
@@ -43,15 +46,36 @@ def command(
         raise usage_error("--entity is TYPE:ID, as account:a-17")
     likely = (kind, entity_id) if entity else None
 
-    async def read(bus: CommandBus) -> tuple[CommandStatus, CommandRecord]:
-        return await bus.commands.status(command_id, entity=likely), await bus.commands.record(command_id, entity=likely)
+    if tree:
+        found = on_bus(target, lambda bus: bus.commands.tree(command_id, entity=likely))
+        rows = [
+            (f"{'  ' * depth}{each.name or 'unknown'}", each.state, each.entity, each.command_id) for depth, each in _rows(found)
+        ]
+        more = [] if found.complete else ["there is more: the first thousand commands"]
+        return Answer(found, [format_table(["command", "state", "entity", "id"], rows), *more])
 
-    status, record = on_bus(target, read)
-    data = {"status": status, "progress": record.progress, "log": record.log, "steps": record.steps}
-    return Answer(data, _lines(status, record))
+    async def read(bus: CommandBus) -> tuple[CommandStatus, CommandRecord, tuple[AuditEntry, ...]]:
+        status = await bus.commands.status(command_id, entity=likely)
+        names = (command_id, status.entity, status.letter_id or "")
+        record = await bus.commands.record(command_id, entity=likely)
+        try:
+            return status, record, await bus.audit.about(names)
+        except CommandBusError:  # a user that may not read the log
+            return status, record, ()
+
+    status, record, acts = on_bus(target, read)
+    data = {"status": status, "progress": record.progress, "log": record.log, "steps": record.steps, "acts": acts}
+    return Answer(data, _lines(status, record, acts))
 
 
-def _lines(status: CommandStatus, record: CommandRecord) -> Iterator[str]:
+def _rows(tree: CommandTree, depth: int = 0) -> Iterator[tuple[int, CommandStatus]]:
+    """Yield the commands of a tree, each with its depth."""
+    yield depth, tree.status
+    for each in tree.calls:
+        yield from _rows(each, depth + 1)
+
+
+def _lines(status: CommandStatus, record: CommandRecord, acts: Sequence[AuditEntry]) -> Iterator[str]:
     payload = None if status.payload is None else to_json(status.payload, indent=None)
     yield format_fields([*_status_lines(status), ("payload", payload), *_progress_lines(record)])
     if record.steps:
@@ -63,6 +87,10 @@ def _lines(status: CommandStatus, record: CommandRecord) -> Iterator[str]:
         facts = [" ".join(f"{name}={value}" for name, value in each.facts.items()) for each in record.log]
         rows = [(format_time(each.at_ms), each.text, told) for each, told in zip(record.log, facts, strict=True)]
         yield format_table(["log", "text", "facts"], rows)
+    if acts:
+        yield ""
+        told = [(each.at, each.who, each.act, each.target, each.why, each.outcome) for each in acts]
+        yield format_table(["when", "who", "act", "on", "why", "outcome"], told)
 
 
 @with_target
@@ -114,6 +142,7 @@ def _status_lines(status: CommandStatus) -> Iterator[tuple[str, Any]]:
     if status.hold is not None:
         yield status.hold.mode, f"{status.hold.what}{': ' if status.hold.reason else ''}{status.hold.reason}"
     yield "parked by" if status.state == "parked" else "dead letter", status.letter_id
+    yield "caused by", status.causation_id or None
     yield "trace id", status.trace_id or None
 
 

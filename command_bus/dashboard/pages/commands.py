@@ -170,6 +170,8 @@ def _attempts(
     return found
 
 
+_TREE = 200
+"""Commands that a tree has at most."""
 STATUSES: tuple[str, ...] = get_args(Status)
 _LIMIT = 50
 _SCAN = 600
@@ -235,12 +237,18 @@ async def command_page(visit: Visit) -> Response:
     command_id = visit.query["id"]
     if not command_id:
         raise HTTPException(404, "the address names no command: ?id=…")
-    (status, end, recent), record = await asyncio.gather(
-        _known(visit, command_id), _unless_refused(visit.bus.commands.record(command_id, entity=_named(visit)))
+    entity = _named(visit)
+    (status, end, recent), record, acts = await asyncio.gather(
+        _known(visit, command_id),
+        _unless_refused(visit.bus.commands.record(command_id, entity=entity)),
+        _unless_refused(visit.bus.audit.about((command_id, ":".join(entity or ())))),
     )
     kind, entity_id = _entity_of(visit, status, end)
+    grown = visit.bus.commands.tree(command_id, entity=entity, limit=_TREE) if visit.query["tree"] else None
     return visit.page(
         "command.html",
+        acts=acts,
+        tree=None if grown is None else await _unless_refused(grown),
         command_id=command_id,
         status=status,
         record=record,

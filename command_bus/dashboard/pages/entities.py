@@ -288,11 +288,12 @@ async def entity_page(visit: Visit) -> Response:
     if not kind or not entity_id:
         raise HTTPException(404, "the address names no entity: ?type=…&id=…")
     entity = visit.bus.entity(kind, entity_id)
-    details, recent, ends, watched = await asyncio.gather(
+    details, recent, ends, watched, acts = await asyncio.gather(
         entity.show(waiting=_WAITING, scan=_SCAN_DELAYED),
         visit.bus.events.recent(kind, entity_id, limit=_TOLD, before=visit.query["before"]),
         visit.bus.history.search(entity=(kind, entity_id), limit=20, scan=_SCAN_HISTORY),
         visit.state.reads.get("watched", visit.bus.events.watched),
+        visit.bus.audit.about((f"{kind}:{entity_id}",)),
     )
     is_watched = kind in watched or "*" in watched
     return visit.page(
@@ -306,6 +307,7 @@ async def entity_page(visit: Visit) -> Response:
         told=story(recent.events, ends.entries, visit.state.masking),
         before=recent.before,
         is_watched=is_watched,
+        acts=acts,
         types=len(watched),
     )
 
