@@ -99,8 +99,8 @@ def dispatch_dataframe(
         version: Number of the micro-batch, for `foreachBatch`. The dispatch then belongs to the query.
         priority: What all rows have (`"high"`, `"normal"`, `"low"`), or the name of a column with that of each row, where NULL means
             that of the class. None: that of the class. A row that is sent again keeps the priority that it had.
-        dry_run: Check and count all rows, and send nothing. The report has `rejects()`, at most a thousand per task; repeated rows are
-            found within a task.
+        dry_run: Check and count all rows as the dispatch would, and send nothing. The report has all `rejects()`. What is in the namespace
+            is not looked at, but for a dispatch of this id that is committed: it would be answered, and is.
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`, the development server.
         namespace: Prefix of all keys; default `COMMAND_BUS_NAMESPACE`.
 
@@ -144,8 +144,9 @@ def dispatch_dataframe(
         if max_rejects is not None and 0 < max_rejects < 1:
             options = replace(options, max_rejects=int(max_rejects * rows.count()))
         job = _Job.of(rows, options, Version(dispatch_id, version or 0), order_by, partitions)
-        report = job.dry_run() if dry_run else job.run(connection)
-    return report if report.state == "already committed" else replace(report, seconds=time.monotonic() - began)
+        report = job.run(connection, dry_run=dry_run)
+    kept = report.state == "already committed" or version is not None  # what all micro-batches took together
+    return report if kept else replace(report, seconds=time.monotonic() - began)
 
 
 @dataclass(frozen=True)
@@ -171,13 +172,15 @@ class _Job:
         check_repeatable_ids(rows, _ID)
         return cls(rows, plan, version, entity, order_by, partitions)
 
-    def run(self, connection: TargetConnection) -> DispatchReport:
-        """Send the rows, unless they were sent before."""
+    def run(self, connection: TargetConnection, *, dry_run: bool) -> DispatchReport:
+        """Send the rows, unless they were sent before, or count them."""
         facts = connection.facts(self.version.dispatch_id)
         batch = self.plan.options.version is None
         done = facts is not None and facts.version >= self.version.number
         if facts is not None and done and batch:  # a micro-batch goes on, to check that the dispatch belongs to its query
             return self._repeated(connection, facts)
+        if dry_run:
+            return self.dry_run()
         if batch or not self.version.number:
             connection.warn_without_workers()
         task = PartitionTask(replace(self.plan, watched=True), self.version)
@@ -185,14 +188,15 @@ class _Job:
             sent = task.dispatch(self._arranged())
         facts = connection.facts(self.version.dispatch_id)
         if not sent or facts is None:
-            return self._report(facts or DispatchFacts(self.version.dispatch_id), "empty" if facts is None else "open")
+            return self._report(facts or DispatchFacts(self.version.dispatch_id), "empty" if facts is None else facts.state)
         return self._report(facts, "already committed" if done else "committed")
 
     def dry_run(self) -> DispatchReport:
-        """Count what would be sent."""
+        """Count what would be sent. Equal ids are in one task, so that each is counted once, as the server would."""
+        name, read = self.version.dispatch_id, [column_named(name) for name in self.plan.columns]
         with unwrapped():
-            results, rejects = DryRunTask(self.plan).run(self._arranged())
-        return dry_run_report(self._report(DispatchFacts(self.version.dispatch_id), "dry run"), results, rejects)
+            rows = in_order(self.rows, _ID, self.order_by, partitions=self.partitions).select(*read)
+            return dry_run_report(self._report(DispatchFacts(name), "dry run"), *DryRunTask(self.plan).run(rows, name))
 
     def _repeated(self, connection: TargetConnection, facts: DispatchFacts) -> DispatchReport:
         """Check that these are the rows of the committed dispatch, and report it."""

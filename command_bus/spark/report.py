@@ -1,6 +1,7 @@
 """`DispatchReport`: the result of a dispatch, as counts and as DataFrames.
 
-It counts three things: rows that were read, commands (each has an id of its own), and distinct rejects.
+It counts three things: rows that were read, commands (each has an id of its own), and distinct rejects. Each is counted over the whole
+dispatch: over all micro-batches of a stream, as its rejects and outcomes are those of all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from command_bus.errors import InvalidSettings
 from command_bus.spark.options import View
 from command_bus.spark.quoting import entity_text
-from command_bus.spark.reading.views import reject_row, schema_of
+from command_bus.spark.reading.views import schema_of
 from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
 from command_bus.spark.writing.ordering import Order
 from command_bus.spark.writing.task_results import PartitionResult, Summary, read_summary
@@ -29,7 +30,9 @@ _ID = "command_id"
 
 @dataclass(frozen=True)
 class DispatchReport:
-    """The result of a dispatch.
+    """The result of a dispatch. Its figures count over all micro-batches that are committed, if it has several; `partitions` alone does not.
+
+    Commands and `distinct_rejects` count as they come, also while a dispatch is open; rows, entities and times count at the commit.
 
     Attributes:
         dispatch_id: Its name.
@@ -45,12 +48,13 @@ class DispatchReport:
             its columns changes with every run (`current_timestamp()`); or another row has the same key.
         distinct_rejects: The number of rows in `rejects`, where equal rows are one.
         resent: Rows that a task sent after an earlier attempt had sent them.
-        entities: Distinct entities.
+        entities: Distinct entities of each micro-batch, added up: one that comes again in a later one counts again, and so does one that had
+            rows in two tasks.
         waited: Seconds that tasks waited for limits, added up.
-        seconds: From start to commit.
-        partitions: The results of the tasks.
+        seconds: From start to commit, added up over micro-batches.
+        partitions: The results of the tasks of the last commit alone, each with its counts.
         committed_at: The time of the last commit, by the server's clock; None if there was none.
-        commands: The dispatched rows, with their `command_id`.
+        commands: The rows that the report was asked for, with their `command_id`; for a micro-batch, its own.
     """
 
     dispatch_id: str
@@ -73,10 +77,12 @@ class DispatchReport:
     folded: int = 0
     replaced: int = 0
     committed_at: datetime | None = None
-    dry_run_rejects: tuple[bytes, ...] | None = field(default=None, repr=False)
+    dry_run_rejects: DataFrame | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.seconds > 0.001 else ""
+        several = sum(each.rows for each in self.partitions) < self.rows
+        of_each, of_last = (", counted batch by batch", " in the last batch") if several else ("", "")
         different = f" ({self.distinct_rejects:,} different)" if 0 < self.distinct_rejects < self.rejected else ""
         named = (
             (self.duplicates, "rows that repeat others"),
@@ -87,8 +93,8 @@ class DispatchReport:
         )
         rest = "".join(f", {count:,} {name}" for count, name in named if count)
         return (
-            f"dispatch {self.dispatch_id!r} {self._how()}: {self.rows:,} rows, {self.added:,} commands for {self.entities:,} entities"
-            f"{rest}{self._conflicting()}; {len(self.partitions)} partitions, {self.seconds:.1f} s{rate}"
+            f"dispatch {self.dispatch_id!r} {self._how()}: {self.rows:,} rows, {self.added:,} commands for {self.entities:,} entities{of_each}"
+            f"{rest}{self._conflicting()}; {len(self.partitions)} partitions{of_last}, {self.seconds:.1f} s{rate}"
             + (f", waited {self.waited:.1f} s in tasks" if self.waited >= 0.1 else "")
         )
 
@@ -103,7 +109,9 @@ class DispatchReport:
     def view(self, name: str) -> DataFrame:
         """Load a view of the data source for this dispatch: `outcomes`, `rejects`, `deadLetters`."""
         if self.dry_run_rejects is not None:
-            return self._dry_run_view(name)
+            if name != "rejects":
+                raise InvalidSettings(f"a dry run has no {name}: it sent nothing. It has rejects()")
+            return self.dry_run_rejects
         if self.state == "empty" and name in get_args(View):  # it left nothing to be read
             return self.commands.sparkSession.createDataFrame([], schema_of(cast("View", name)))
         frame: DataFrame = self._read(name).option("dispatchId", self.dispatch_id).load()
@@ -141,12 +149,6 @@ class DispatchReport:
         found = rows.select(F.struct("*").alias("row"), owner.alias("owner")).join(states, "owner", "left")
         return found.select("row.*", F.coalesce("reason", F.lit("settled meanwhile, or outcome not kept")).alias("reason"))
 
-    def _dry_run_view(self, name: str) -> DataFrame:
-        if name != "rejects":
-            raise InvalidSettings(f"a dry run has no {name}: it sent nothing. It has rejects()")
-        rows = [reject_row(self.dispatch_id, record) for record in self.dry_run_rejects or ()]
-        return self.commands.sparkSession.createDataFrame(rows, schema_of("rejects"))
-
     def _read(self, view: str) -> Any:
         reader = self.commands.sparkSession.read.format("command_bus")
         return reader.options(url=self.target.url, namespace=self.target.namespace, view=view)
@@ -182,8 +184,7 @@ def dispatch_report(
         raise InvalidSettings(
             f"there is no dispatch {dispatch_id!r} at {target.label}: it was never opened, forgotten after rememberFor, or the server was flushed"
         )
-    state = "committed" if facts.opened is None and facts.version >= 0 else "open"
-    return build_report(commands, target, facts, state, order_by=order_by, entity=entity)
+    return build_report(commands, target, facts, facts.state, order_by=order_by, entity=entity)
 
 
 def build_report(
@@ -191,22 +192,21 @@ def build_report(
 ) -> DispatchReport:
     """Return the report of a dispatch, from its record."""
     summary = read_summary(facts.summary) or Summary()
-    results = [*summary.partitions]
-    read = sum(result.rows for result in results)
-    rejected = sum(result.rejected for result in results) or facts.rejected
-    duplicates = max(read - facts.added - facts.folded - rejected, 0)
+    total = summary.total
+    rejected = total.rejected or facts.rejected
+    duplicates = max(total.rows - facts.added - facts.folded - rejected, 0)
     return DispatchReport(
         dispatch_id=facts.dispatch_id,
         state=state,
-        rows=read,
+        rows=total.rows,
         added=facts.added,
         duplicates=duplicates,
         rejected=rejected,
-        resent=max(sum(result.duplicates for result in results) - duplicates, 0),
-        entities=sum(result.entities for result in results),
-        waited=sum(result.waited for result in results),
+        resent=max(total.duplicates - duplicates, 0),
+        entities=total.entities,
+        waited=total.waited,
         seconds=summary.seconds,
-        partitions=results,
+        partitions=[*summary.partitions],
         commands=rows,
         target=target,
         order_by=order_by,
@@ -219,16 +219,16 @@ def build_report(
     )
 
 
-_SUMMED = ("rows", "added", "duplicates", "rejected", "conflicts", "entities")
-
-
-def dry_run_report(report: DispatchReport, results: Sequence[PartitionResult], rejects: Sequence[bytes]) -> DispatchReport:
-    """Return the report of a dry run, made of an empty one and the counts of its tasks."""
+def dry_run_report(
+    report: DispatchReport, results: Sequence[PartitionResult], entities: int, rejects: DataFrame
+) -> DispatchReport:
+    """Return the report of a dry run, made of an empty one, the counts of its tasks, and the view of its rejects."""
+    total = Summary(tuple(results)).total
     return replace(
         report,
-        state="dry run",
         partitions=[*results],
-        **{name: sum(getattr(each, name) for each in results) for name in _SUMMED},
-        distinct_rejects=len(rejects),
-        dry_run_rejects=tuple(rejects),
+        **{name: getattr(total, name) for name in ("rows", "added", "duplicates", "rejected", "conflicts")},
+        entities=entities,
+        distinct_rejects=rejects.count(),
+        dry_run_rejects=rejects,
     )

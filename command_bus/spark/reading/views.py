@@ -186,7 +186,7 @@ def dispatch_row(facts: DispatchFacts, streams: Sequence[OutcomeStream | None], 
     left_ms = max((stream.left_ms for stream in found), default=0)
     return (
         facts.dispatch_id,
-        "committed" if facts.opened is None and facts.version >= 0 else "open",
+        facts.state,
         facts.version if facts.version >= 0 else None,
         facts.first_ms, facts.done_ms, facts.added, facts.duplicates, facts.folded, facts.replaced, facts.rejected, outcomes, trimmed, pending,
         now_ms + left_ms if left_ms else 0, now_ms + facts.left_ms if facts.left_ms else 0,

@@ -75,7 +75,7 @@ class DispatchState:
     @property
     def open(self) -> bool:
         """Whether a version is being loaded, so that rows may be missing."""
-        return self.facts.opened is not None or self.facts.version < 0
+        return self.facts.state == "open"
 
     @property
     def trimmed(self) -> int:
@@ -90,9 +90,9 @@ class DispatchState:
 
     @property
     def dropped(self) -> int:
-        """Rows of the last version that were no commands and left no record, because of `on_invalid="drop"`."""
+        """Rows that were no commands and left no record, because of `on_invalid="drop"`."""
         found = None if self.facts.rejected else read_summary(self.facts.summary)
-        return 0 if found is None else sum(each.rejected for each in found.partitions)
+        return 0 if found is None else found.total.rejected
 
 
 def await_settled(target: Target, dispatch_id: str, aim: int, deadline: float) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from command_bus.spark.errors import without_spark_frames
+from command_bus.spark.reading.views import batch_of, reject_row, schema_of
 from command_bus.spark.writing.columns import map_in_arrow
 from command_bus.spark.writing.encoder import gc_paused
 from command_bus.spark.writing.partition import PartitionDispatcher
@@ -21,21 +23,20 @@ from command_bus.transport.submissions import Admission
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SHOWN = 1_000  # rejects that a task returns
-
 
 class DryRun(PartitionDispatcher):
     """Counts what a dispatch of a partition's rows would add.
 
     Attributes:
-        rejects: Records of the distinct rows that are no commands, at most a thousand.
+        mailboxes: Those of its commands.
+        rejects: Records of the rows that are no commands, by their keys, since the last `take_rejects`.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.rejects: dict[str, bytes] = {}
         self._checks: dict[str, bytes] = {}
-        self._mailboxes: set[str] = set()
+        self.mailboxes: set[str] = set()
 
     def agree(self, entity_type: str) -> None:
         """Agree on nothing: that would be written to the server."""
@@ -44,15 +45,14 @@ class DryRun(PartitionDispatcher):
         """Open nothing."""
 
     def flush(self) -> None:
-        """Count the entities."""
-        self.result.entities = len(self._mailboxes)
+        """Send nothing."""
 
     def add(self, shard: int, items: Iterable[LoadItem]) -> None:
         """Count commands as the server would: equal ones once, contradicting ones as rejected."""
         for item in items:
             self.result.rows += 1
             mailbox, command_id, check = item[:3]
-            self._mailboxes.add(mailbox)
+            self.mailboxes.add(mailbox)
             before = self._checks.get(command_id)
             if before is None:
                 self._checks[command_id] = check
@@ -67,8 +67,12 @@ class DryRun(PartitionDispatcher):
         """Count a row that is no command, and keep it to be shown."""
         self.result.rows += read
         self.result.rejected += 1
-        if len(self.rejects) < _SHOWN:
-            self.rejects[reject.key] = reject.record
+        self.rejects[reject.key] = reject.record
+
+    def take_rejects(self) -> dict[str, bytes]:
+        """Return the rejects, and forget them."""
+        taken, self.rejects = self.rejects, {}
+        return taken
 
 
 @dataclass(frozen=True)
@@ -77,29 +81,40 @@ class DryRunTask:
 
     plan: WritePlan
 
-    RESULT: ClassVar[str] = "result string, keys array<string>, records array<string>"
+    RESULT: ClassVar[str] = "kind string, key string, record string"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one row: the counts and the rejects."""
-        with without_spark_frames():
-            dry_run = self._run(batches)
-        keys, records = [[*dry_run.rejects]], [[record.decode() for record in dry_run.rejects.values()]]
-        columns = [[json.dumps(asdict(dry_run.result))], keys, records]
-        kinds = [pa.string(), pa.list_(pa.string()), pa.list_(pa.string())]
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, names=["result", "keys", "records"])
-
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> DryRun:
-        with DryRun(self.plan.target, dispatch_id="dry_run", opening=self.plan.opening) as dry_run:
+        """Yield the rejects by their keys, the mailboxes, and the counts."""
+        with without_spark_frames(), DryRun(self.plan.target, dispatch_id="dry_run", opening=self.plan.opening) as dry_run:
             encoder = self.plan.encoder(dry_run)
             for batch in batches:
                 with gc_paused():
                     rows = encoder.encode(batch)
                 dry_run.add_all(rows)
-        return dry_run
+                yield _found("reject", dry_run.take_rejects())
+            yield _found("mailbox", dict.fromkeys(dry_run.mailboxes))
+            yield _found("result", {"": json.dumps(asdict(dry_run.result)).encode()})
 
-    def run(self, rows: DataFrame) -> tuple[list[PartitionResult], list[bytes]]:
-        """Return the counts of all partitions, and the distinct rejects."""
-        found = map_in_arrow(rows, self, self.RESULT).collect()
-        rejects = {key: record.encode() for row in found for key, record in zip(row[1], row[2], strict=True)}
-        return [PartitionResult(**json.loads(row.result)) for row in found], [*rejects.values()]
+    def run(self, rows: DataFrame, dispatch_id: str) -> tuple[list[PartitionResult], int, DataFrame]:
+        """Return the counts of all partitions, the number of entities, and the view of the distinct rejects, which Spark keeps.
+
+        Args:
+            rows: Those of one command id are in one partition.
+            dispatch_id: What the view shows as the dispatch.
+        """
+        found = map_in_arrow(rows, self, self.RESULT).localCheckpoint()
+        results = [PartitionResult(**json.loads(row.record)) for row in found.where("kind = 'result'").collect()]
+        entities = found.where("kind = 'mailbox'").select("key").distinct().count()
+        rejects = found.where("kind = 'reject'").dropDuplicates(["key"]).select("record")
+        return results, entities, rejects.mapInArrow(partial(_shown, dispatch_id), schema_of("rejects"))
+
+
+def _found(kind: str, records: Mapping[str, bytes | None]) -> pa.RecordBatch:
+    columns = [[kind] * len(records), [*records], [record and record.decode() for record in records.values()]]
+    return pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], ["kind", "key", "record"])
+
+
+def _shown(dispatch_id: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield records as rows of the view `rejects`."""
+    for batch in batches:
+        yield batch_of("rejects", [reject_row(dispatch_id, record) for record in batch.column(0).cast(pa.binary()).to_pylist()])

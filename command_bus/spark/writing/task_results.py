@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
@@ -81,19 +81,30 @@ class PartitionResult:
         return added
 
 
+_SUMMED = ("rows", "added", "duplicates", "rejected", "conflicts", "entities", "waited")
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """The summary that the commit of a version stores.
 
     Attributes:
         partitions: The results of its tasks.
-        seconds: That it took.
-        conflicts: Rejected rows whose command id was accepted with another payload.
+        seconds: That this version and all before it took, added up.
+        conflicts: Rejected rows whose command id was accepted with another payload, of this version and all before it.
+        before: The results of the versions before it, added up.
     """
 
     partitions: tuple[PartitionResult, ...] = ()
     seconds: float = 0.0
     conflicts: int = 0
+    before: PartitionResult = field(default_factory=PartitionResult)
+
+    @property
+    def total(self) -> PartitionResult:
+        """The results of this version and all before it, added up."""
+        results = (self.before, *self.partitions)
+        return PartitionResult(**{name: sum(getattr(each, name) for each in results) for name in _SUMMED})
 
 
 def read_summary(text: str) -> Summary | None:
@@ -103,7 +114,8 @@ def read_summary(text: str) -> Summary | None:
         if found is None:
             return None
         parts = tuple(PartitionResult(**stored_fields(PartitionResult, part)) for part in found["partitions"])
-        return Summary(parts, **stored_fields(Summary, found, ("seconds", "conflicts")))
+        before = PartitionResult(**stored_fields(PartitionResult, found.get("before", {})))
+        return Summary(parts, **stored_fields(Summary, found, ("seconds", "conflicts")), before=before)
     except (ValueError, KeyError, TypeError) as error:
         pass_over("b", "summary", error)
         return None

@@ -32,7 +32,7 @@ from command_bus.spark.writing.command_lookup import command_mappings, mapper_of
 from command_bus.spark.writing.encoder import BatchEncoder, gc_paused
 from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, ids_digest
 from command_bus.spark.writing.partition import PartitionDispatcher
-from command_bus.spark.writing.task_results import PartitionResult
+from command_bus.spark.writing.task_results import PartitionResult, Summary, read_summary
 from command_bus.transport.ports.bulk import Opening, Version
 
 if TYPE_CHECKING:
@@ -236,16 +236,15 @@ class PartitionTask:
         Spark may run no task for a micro-batch without rows, and then its query is unknown.
 
         Returns:
-            Whether there was anything to close: a version without rows leaves nothing behind.
+            Whether there was anything to close, as `commit_dispatch` says.
         """
         plan, version, results = self.plan, self.version, [each.result for each in done]
         opening = replace(plan.opening, owner=done[0].owner if done else "")
         fingerprint = plan.fingerprint(results)
-        if not fingerprint.rows and not _is_committed(plan.target, version):
-            return False
         if plan.options.version is not None or opening.owner:
             fingerprint = replace(fingerprint, commands="", columns=())  # a stream's program may change between crash and replay
-        commit_dispatch(plan.target, version, opening, results, seconds, fingerprint=fingerprint)
+        if not commit_dispatch(plan.target, version, opening, results, seconds, fingerprint=fingerprint):
+            return False
         shared = sum(result.shared for result in results)
         if shared and plan.options.sequence_column is None:
             _log.warning(
@@ -314,7 +313,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         done = [message for message in messages if isinstance(message, PartitionDone)]
         if done:
             with without_spark_frames():
-                PartitionTask(self._plan, Version(done[0].dispatch_id, batchId)).commit(done, 0.0)
+                seconds = max(each.result.seconds for each in done)
+                PartitionTask(self._plan, Version(done[0].dispatch_id, batchId)).commit(done, seconds)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave the micro-batch open: the query replays it."""
@@ -329,7 +329,7 @@ def commit_dispatch(
     seconds: float = 0.0,
     *,
     fingerprint: Fingerprint | None = None,
-) -> None:
+) -> bool:
     """Close a version of a dispatch and store its summary.
 
     Args:
@@ -340,12 +340,18 @@ def commit_dispatch(
         seconds: The time it took.
         fingerprint: What tells its rows from others: a version that is committed already must have been made of the same.
 
+    Returns:
+        Whether there was anything to close: a version without rows stays as it is, so that rows which come later can have it.
+
     Raises:
         DispatchConflict: The version belongs to another writer, or was committed with other rows.
         TransportUnavailable: The server cannot be reached.
     """
     connection = connection_to(target)
     dispatches = connection.transport.bulk
+    before = connection.facts(version.dispatch_id)
+    if not any(result.rows for result in results) and (before is None or before.version < version.number):
+        return False
     done = connection.retry_while_full(lambda: dispatches.open(version, opening), _COMMIT_WAIT) == "done"
     if fingerprint is not None and (done or any(result.done for result in results)):
         facts = connection.facts(version.dispatch_id)
@@ -355,20 +361,21 @@ def commit_dispatch(
                 "dispatch %r, version %d was committed before; of what rows is not known", version.dispatch_id, version.number
             )
     if done:
-        return  # a repeated job: the record of the first run stays
+        return True  # a repeated job: the record of the first run stays
     partitions = [{name: value for name, value in asdict(result).items() if name not in _INNER} for result in results]
-    conflicts = sum(result.conflicts for result in results)
+    earlier = (read_summary(before.summary) if before is not None else None) or Summary()
     summary = json.dumps(
-        {"version": version.number, "seconds": round(seconds, 3), "partitions": partitions, "conflicts": conflicts}
+        {
+            "version": version.number,
+            "seconds": round(earlier.seconds + seconds, 3),
+            "partitions": partitions,
+            "conflicts": earlier.conflicts + sum(result.conflicts for result in results),
+            "before": {name: value for name, value in asdict(earlier.total).items() if value and name != "partition"},
+        }
     )
     rows = "" if fingerprint is None else str(fingerprint)
     connection.retry_while_full(lambda: dispatches.commit(version, summary, opening.remember_ms, rows), _COMMIT_WAIT)
-
-
-def _is_committed(target: Target, version: Version) -> bool:
-    connection = connection_to(target)
-    facts = connection.facts(version.dispatch_id)
-    return facts is not None and facts.version >= version.number
+    return True
 
 
 def _task_property(name: str) -> str | None:

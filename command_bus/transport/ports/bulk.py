@@ -119,6 +119,11 @@ class DispatchFacts:
     note: str = ""
     left_ms: int = 0
 
+    @property
+    def state(self) -> Literal["open", "committed"]:
+        """Whether a version is being loaded, or all that were begun are committed."""
+        return "committed" if self.opened is None and self.version >= 0 else "open"
+
 
 @dataclass(slots=True, frozen=True)
 class OutcomeStream:
