@@ -23,6 +23,7 @@ from command_bus.spark.errors import unwrapped
 from command_bus.spark.ids import NAMESPACE, UNSUPPORTED_KEY, typed_command_id, unsupported_key_type
 from command_bus.spark.options import OnInvalid, WriteOptions
 from command_bus.spark.quoting import check_named_once, column_named
+from command_bus.spark.repair import Repair, owner_of_repair
 from command_bus.spark.report import DispatchReport, build_report, dry_run_report
 from command_bus.spark.source import register
 from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
@@ -67,6 +68,7 @@ def dispatch_dataframe(
     version: int | None = None,
     priority: str | None = None,
     dry_run: bool = False,
+    repair: str | None = None,
     url: str | None = None,
     namespace: str | None = None,
 ) -> DispatchReport:
@@ -101,19 +103,23 @@ def dispatch_dataframe(
             that of the class. None: that of the class. A row that is sent again keeps the priority that it had.
         dry_run: Check and count all rows as the dispatch would, and send nothing. The report has all `rejects()`. What is in the namespace
             is not looked at, but for a dispatch of this id that is committed: it would be answered, and is.
+        repair: The id of an earlier load, which is committed. Of the rows only those are sent that it rejected and that are valid now; nothing
+            that was accepted is sent again, however often this runs. See `DispatchReport.repair`.
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`, the development server.
         namespace: Prefix of all keys; default `COMMAND_BUS_NAMESPACE`.
 
     Raises:
-        InvalidSettings: An argument or a column does not fit, the command ids are random, or executors run a Python without this library.
-        DispatchConflict: The id was committed with other rows, belongs to another writer, or an entity has rows in two tasks.
+        InvalidSettings: An argument or a column does not fit, the command ids are random, the load cannot be repaired, or executors run a
+            Python without this library.
+        DispatchConflict: The id was committed with other rows, belongs to another writer, an entity has rows in two tasks, or the load has
+            another repair.
         DispatchStalled: A limit blocked a task for longer than `max_wait`.
         InvalidRows: There are invalid rows, and `on_invalid` is `raise`; or more than `max_rejects`.
         CommandBusError: A task failed with another error of this library, or Spark failed.
     """
     began = time.monotonic()
     _check_id(dispatch_id)
-    _check_values(max_rejects, partitions, id_namespace, dry_run, mapper)
+    _check_values(max_rejects, partitions, id_namespace, dry_run, mapper, repair, version)
     target = Target.resolve(url, namespace)
     options = WriteOptions.of(
         url=target.url,
@@ -141,11 +147,15 @@ def dispatch_dataframe(
         register(df.sparkSession)
         connection = connection_to(target, PLANNING_PATIENCE)
         rows = df if key is None else _with_ids(df, key, id_namespace)
+        mended = None if repair is None else Repair.of(connection, target, rows, repair, dispatch_id, dry_run=dry_run)
+        rows = rows if mended is None else mended.candidates
         if max_rejects is not None and 0 < max_rejects < 1:
             options = replace(options, max_rejects=int(max_rejects * rows.count()))
-        job = _Job.of(rows, options, Version(dispatch_id, version or 0), order_by, partitions)
+        number = Version(dispatch_id, version or 0) if mended is None else mended.version
+        job = _Job.of(rows, options, number, order_by, partitions).repairing(repair)
         report = job.run(connection, dry_run=dry_run)
-    kept = report.state == "already committed" or version is not None  # what all micro-batches took together
+        report = report if mended is None else mended.counted(report)
+    kept = report.state == "already committed" or version is not None or mended is not None  # it took them together
     return report if kept else replace(report, seconds=time.monotonic() - began)
 
 
@@ -172,12 +182,18 @@ class _Job:
         check_repeatable_ids(rows, _ID)
         return cls(rows, plan, version, entity, order_by, partitions)
 
+    def repairing(self, load: str | None) -> _Job:
+        """Return the job as the repair of a load; as it is without one."""
+        if load is None:
+            return self
+        return replace(self, plan=replace(self.plan, repairs=load, owner=owner_of_repair(load)))
+
     def run(self, connection: TargetConnection, *, dry_run: bool) -> DispatchReport:
         """Send the rows, unless they were sent before, or count them."""
         facts = connection.facts(self.version.dispatch_id)
         batch = self.plan.options.version is None
         done = facts is not None and facts.version >= self.version.number
-        if facts is not None and done and batch:  # a micro-batch goes on, to check that the dispatch belongs to its query
+        if facts is not None and done and batch and not facts.owner:  # an owned one goes on, to check whose it is
             return self._repeated(connection, facts)
         if dry_run:
             return self.dry_run()
@@ -207,9 +223,12 @@ class _Job:
         known = connection.wait(connection.transport.bulk.fingerprints(facts.dispatch_id))
         check_same_rows(self.version, facts, known, now)
         _log.warning(
-            "dispatch %r was sent before, it was committed at %s: nothing is added this time",
+            "dispatch %r was sent before, it was committed at %s: nothing is added this time%s",
             facts.dispatch_id,
             utc_text(facts.done_ms),
+            f"; rows that it rejected are sent, once they are mended, by repair={facts.dispatch_id!r} under another id"
+            if facts.rejected
+            else "",
         )
         return self._report(facts, "already committed")
 
@@ -302,13 +321,25 @@ def _entity_column(plan: WritePlan) -> str | None:
     return next(iter(plan.keys), None)
 
 
-def _check_values(max_rejects: object, partitions: object, id_namespace: object, dry_run: object, mapper: object) -> None:
+def _check_values(
+    max_rejects: object,
+    partitions: object,
+    id_namespace: object,
+    dry_run: object,
+    mapper: object,
+    repair: object,
+    version: object,
+) -> None:
     """Check what is no option of the data source, which checks its own."""
     for name, value, fits, wanted in (
         ("max_rejects", max_rejects, max_rejects is None or _is_limit(max_rejects), "a whole number of rows, or a share of them below 1"),
         ("partitions", partitions, partitions is None or (type(partitions) is int and partitions > 0), "a number of tasks, at least 1"),
         ("id_namespace", id_namespace, isinstance(id_namespace, UUID), "a UUID"),
         ("dry_run", dry_run, type(dry_run) is bool, "True or False"),
+        (
+            "repair", repair, repair is None or (isinstance(repair, str) and version is None),
+            "the dispatch id of an earlier load, and no version",
+        ),
         ("mapper", mapper, mapper is None or callable(mapper), "a function from a row to a command"),
     ):  # fmt: skip
         if not fits:

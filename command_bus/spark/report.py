@@ -29,6 +29,31 @@ _ID = "command_id"
 
 
 @dataclass(frozen=True)
+class RepairCounts:
+    """The counts of a repair over all of its runs, as command ids: `rejected` is the sum of the other three.
+
+    Attributes:
+        dispatch_id: The load that it repairs.
+        rejected: Those that the load rejected and that may be valid once they are mended.
+        accepted: Those that are valid now, and were sent.
+        still_rejected: Those that are rejected still.
+        absent: Those that none of the given rows has: the row is gone, or a column of its key was mended, which makes it another row.
+    """
+
+    dispatch_id: str
+    rejected: int
+    accepted: int
+    still_rejected: int
+    absent: int
+
+    def __str__(self) -> str:
+        return (
+            f"of {self.rejected:,} ids that {self.dispatch_id!r} rejected, {self.accepted:,} accepted, "
+            f"{self.still_rejected:,} still rejected, {self.absent:,} in none of the rows"
+        )
+
+
+@dataclass(frozen=True)
 class DispatchReport:
     """The result of a dispatch. Its figures count over all micro-batches that are committed, if it has several; `partitions` alone does not.
 
@@ -55,6 +80,7 @@ class DispatchReport:
         partitions: The results of the tasks of the last commit alone, each with its counts.
         committed_at: The time of the last commit, by the server's clock; None if there was none.
         commands: The rows that the report was asked for, with their `command_id`; for a micro-batch, its own.
+        repair: The counts of the repair of another load; None if this is none.
     """
 
     dispatch_id: str
@@ -78,6 +104,7 @@ class DispatchReport:
     replaced: int = 0
     committed_at: datetime | None = None
     dry_run_rejects: DataFrame | None = field(default=None, repr=False)
+    repair: RepairCounts | None = None
 
     def __str__(self) -> str:
         rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.seconds > 0.001 else ""
@@ -96,6 +123,7 @@ class DispatchReport:
             f"dispatch {self.dispatch_id!r} {self._how()}: {self.rows:,} rows, {self.added:,} commands for {self.entities:,} entities{of_each}"
             f"{rest}{self._conflicting()}; {len(self.partitions)} partitions{of_last}, {self.seconds:.1f} s{rate}"
             + (f", waited {self.waited:.1f} s in tasks" if self.waited >= 0.1 else "")
+            + (f"; {self.repair}" if self.repair is not None else "")
         )
 
     def _conflicting(self) -> str:
@@ -182,7 +210,7 @@ def dispatch_report(
     facts = connection.facts(dispatch_id)
     if facts is None:
         raise InvalidSettings(
-            f"there is no dispatch {dispatch_id!r} at {target.label}: it was never opened, forgotten after rememberFor, or the server was flushed"
+            f"there is no dispatch {dispatch_id!r} at {target.label}: it had no rows, was never opened, is forgotten, or the server was flushed"
         )
     return build_report(commands, target, facts, facts.state, order_by=order_by, entity=entity)
 

@@ -304,11 +304,15 @@ def _tally(statuses: DataFrame, late: int) -> Tally:
             F.sum(command_count()).alias("commands"),
             F.count_if("duplicated").alias("duplicated"),
             F.sum("conflicts").alias("conflicts"),
+            F.count_if(F.col("repaired") > 0).alias("repaired"),
             F.count_if(named & ((F.col("outcomes") > 0) | F.col("waits"))).alias("traced"),
             F.sum("outcomes").alias("outcomes"),
             F.coalesce(F.sum(F.when(~named, F.col("outcomes"))), F.lit(0)).alias("unreadable"),
         )
         .collect()
     )
-    totals = {name: sum(row[name] for row in rows) for name in ("duplicated", "conflicts", "traced", "outcomes", "unreadable")}
+    totals = {
+        name: sum(row[name] for row in rows)
+        for name in ("duplicated", "conflicts", "repaired", "traced", "outcomes", "unreadable")
+    }
     return Tally({row["status"]: row["commands"] for row in rows}, out_of_order=late, **totals)

@@ -31,6 +31,10 @@ PERMANENT_REFUSALS = {
     Admission.OUT_OF_SEQUENCE: ("out_of_sequence", "its sequence number is not above the last one of its entity"),
 }
 """Refusals of commands that can never be accepted: the reason, and its explanation."""
+REPAIRABLE = ("invalid", "unknown_command", "wrong_type")
+"""Reasons of rejects that may be accepted once they are mended."""
+REPAIRED, ACCEPTED_OTHERWISE = "repaired", "accepted_otherwise"
+"""Reasons that take the place of these when the command id was accepted: by a repair, or by another row or attempt of the same load."""
 
 
 @dataclass(slots=True)
@@ -142,6 +146,18 @@ class RowReject:
         facts = {"command_id": command_id, "command": command, "entity": entity, "reason": reason, "error": error, "row": shown}
         record = json.dumps(facts, ensure_ascii=False, default=str).encode("utf-8", "replace")
         return cls(f"{command_id or ''}#{crc32(record):08x}", record)
+
+
+def accepted_since(reason: str, record: bytes) -> bytes:
+    """Return the record of a reject whose command id was accepted since, with the reason for that if it could be repaired before."""
+    try:
+        facts: Any = read_json(record)
+        if facts["reason"] not in REPAIRABLE:
+            return record
+        return json.dumps({**facts, "reason": reason}, ensure_ascii=False).encode("utf-8", "replace")
+    except (ValueError, KeyError, TypeError) as error:  # any client may have written it
+        pass_over("b", "reject", error)
+        return record
 
 
 def permanent_reject(item: LoadItem, admission: Admission) -> RowReject:

@@ -7,7 +7,7 @@ whichever task still writes. Both hold for as long as the dispatch is remembered
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -229,6 +229,14 @@ class BulkDispatches(Protocol):
         Raises:
             DispatchFenced: The version is not open.
         """
+        ...
+
+    async def mark_rejects(self, dispatch_id: str, by: str, mark: Callable[[bytes], bytes]) -> None:
+        """Change the records of those rejects whose command ids the open dispatch `by` has accepted."""
+        ...
+
+    async def claim_repair(self, dispatch_id: str, repair: str) -> str:
+        """Name the dispatch that repairs this one, unless another is named for good; return that which is."""
         ...
 
     async def note(self, version: Version, text: str) -> None:

@@ -1,4 +1,5 @@
--- bulk_commit: open or commit a version of a dispatch, note its rejected rows, or note what holds it up.
+-- bulk_commit: open or commit a version of a dispatch, note its rejected rows, or note what holds it up;
+-- name the dispatch that repairs it.
 -- bulk_load.lua loads its commands.
 --
 -- KEYS[1]   record    hash: the dispatch; `open` is the version being loaded, `done` the highest that is
@@ -9,18 +10,22 @@
 -- KEYS[5]   homes     hash: entity -> the task that writes its commands, of the version that is open
 -- KEYS[6]   prints    hash: version -> fingerprint of its rows, of the last thousand versions or so (first
 --                     shard only)
--- ARGV[1]   verb      open, commit, reject, note
+-- ARGV[1]   verb      open, commit, reject, note, amend, repair
 -- ARGV[2]   version
 -- ARGV[3]   name      the dispatch id
 -- ARGV[4]   ms after which a dispatch expires that no task uses
 -- ARGV[5…]  open      owner, for how many ms and how many outcomes are kept (0: none), what is dispatched
 --           commit    summary, fingerprint of the rows (empty: none is kept here)
 --           note      what holds a task up, for the driver
+--           amend     for each rejected row its key and the record that it has from now on
+--           repair    the dispatch id of the repair
 --           reject    limit of rejects (-1: none); then for each row its key and its record
 --
 -- returns open     'open', 'done' if the version is committed, 'foreign' if the dispatch belongs to another
 --                  owner
 --         commit   'done', or 'gone' if the version is neither open nor committed
+--         amend    'open'
+--         repair   the one that repairs this dispatch, which stays the first that was named
 --         note     'open', or 'gone' if the version is not open
 --         reject   'open' or 'full' (there would be more than the limit: none of these was noted); 'done' and
 --                  'gone' as for a load
@@ -70,6 +75,18 @@ if verb == 'commit' then
   return 'done'
 end
 
+if verb == 'amend' then
+  for i = 5, #ARGV, 2 do
+    if redis.call('HEXISTS', bad, ARGV[i]) == 1 then redis.call('HSET', bad, ARGV[i], ARGV[i + 1]) end
+  end
+  return 'open'
+end
+
+if verb == 'repair' then
+  redis.call('HSETNX', record, 'repair', ARGV[5])
+  return redis.call('HMGET', record, 'repair')[1]
+end
+
 if verb == 'note' then
   if opened ~= version then return 'gone' end
   redis.call('HSET', record, 'note', ARGV[5])
@@ -84,7 +101,7 @@ for i = 6, #ARGV, 2 do -- equal rows are one, also within a request
   seen[ARGV[i]] = true
 end
 if limit >= 0 and redis.call('HLEN', bad) + fresh > limit then return 'full' end
-for i = 6, #ARGV, 2 do redis.call('HSET', bad, ARGV[i], ARGV[i + 1]) end
+for i = 6, #ARGV, 2 do redis.call('HSETNX', bad, ARGV[i], ARGV[i + 1]) end -- it may have been amended
 if fresh > 0 then redis.pcall('HINCRBY', record, 'rejected', fresh) end
 touch()
 return 'open'

@@ -1,0 +1,190 @@
+"""Repairs: of an earlier load, the rejected rows are sent that are valid now, each once, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from command_bus import CommandBusError, CommandContext, DispatchConflict, HandlerRegistry, InvalidRows, InvalidSettings
+from command_bus.spark import DispatchReport, dispatch_dataframe, dispatch_report, reconcile
+from command_bus.spark.writing import writer
+from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
+from tests.spark.trucks import Move, Namespace, working
+from tests.spark.writes import MOVES, with_ids, write
+
+KEY = ["truck", "seq"]
+registry = HandlerRegistry()
+
+
+@registry.handles(Move)
+async def move(command: Move, context: CommandContext) -> int:
+    return command.seq
+
+
+def loads(spark: SparkSession, *bad: int, rows: int = 20) -> DataFrame:
+    """Return rows for two trucks, of which these are no commands."""
+    each = [(f"t{seq % 2}", seq, 500.0 + seq if seq in bad else 1.0, None) for seq in range(rows)]
+    return spark.createDataFrame(each, MOVES)
+
+
+def dispatch(rows: DataFrame, namespace: Namespace, name: str = "load", **options: Any) -> DispatchReport:
+    given: dict[str, Any] = {"key": KEY, "order_by": "seq", "dispatch_id": name, "outcomes": "1 day", **options}
+    return dispatch_dataframe(rows, Move, **given, **namespace.options)
+
+
+def repair(rows: DataFrame, namespace: Namespace, name: str = "mend", **options: Any) -> DispatchReport:
+    return dispatch(rows, namespace, name, **{"repair": "load", **options})
+
+
+def counts(report: DispatchReport) -> tuple[int, int, int, int]:
+    """Return what a repair has found: rejected, accepted, still rejected, absent."""
+    found = report.repair
+    assert found is not None
+    assert found.rejected == found.accepted + found.still_rejected + found.absent
+    return found.rejected, found.accepted, found.still_rejected, found.absent
+
+
+def all_seqs(namespace: Namespace) -> list[int]:
+    return sorted(seq for seqs in namespace.seqs().values() for seq in seqs)
+
+
+@pytest.mark.promise("Mended rows are sent once")
+@pytest.mark.parametrize("place", ["namespace", "four_shards"])
+def test_only_mended_rows_are_sent(spark: SparkSession, request: pytest.FixtureRequest, place: str) -> None:
+    namespace: Namespace = request.getfixturevalue(place)
+    first = dispatch(loads(spark, 3, 5, 8, 12), namespace)
+    assert (first.added, first.rejected) == (16, 4)
+    mended = loads(spark, 8, 12).where("seq <> 12")  # two are mended, one is not, and one is gone
+    planned = repair(mended, namespace, dry_run=True)
+    assert (planned.state, counts(planned), len(namespace.landed())) == ("dry run", (4, 2, 1, 1), 16)
+    for _ in range(3):  # the second and third time there is nothing to do
+        report = repair(mended, namespace)
+        assert counts(report) == (4, 2, 1, 1)
+        assert (report.state, report.added, len(namespace.landed())) == ("committed", 2, 18)
+    assert "of 4 ids that 'load' rejected, 2 accepted, 1 still rejected, 1 in none of the rows" in str(report)
+    assert {row.reason for row in first.rejects().collect()} == {"repaired", "invalid"}
+    assert counts(repair(loads(spark, rows=20), namespace, dry_run=True)) == (4, 4, 0, 0)
+    last = repair(loads(spark), namespace)
+    assert (counts(last), all_seqs(namespace)) == ((4, 4, 0, 0), list(range(20)))
+    with working(namespace, registry):
+        for report, commands in ((last, 4), (dispatch_report(first.commands, "load", **namespace.options), 16)):
+            result = reconcile(report, timeout=60)
+            assert (result.ok, result.settled, result.counts["completed"]) == (True, True, commands), result
+            assert (result.counts["unexpected"], result.counts["missing"]) == (0, 0)
+    assert result.counts["quarantined"] == 4
+    assert result.notes == [
+        "4 of the quarantined commands were mended, and sent by the repair of this dispatch: reconcile that as well."
+    ]
+
+
+def test_mended_rows_of_an_entity_keep_their_order(spark: SparkSession, namespace: Namespace) -> None:
+    bad = (1, 4, 6, 7, 10, 15)
+    dispatch(loads(spark, *bad), namespace)
+    repair(loads(spark).orderBy(F.desc("seq")), namespace)
+    assert [seq for seq in namespace.seqs()["t0"] if seq in bad] == [4, 6, 10]
+    assert [seq for seq in namespace.seqs()["t1"] if seq in bad] == [1, 7, 15]
+
+
+class TestAcceptedOnce:
+    """An id that the load rejected and accepted as well is not sent again."""
+
+    def test_a_row_that_was_mended_before_the_load_was_complete(
+        self, spark: SparkSession, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fails(*_: Any, **__: Any) -> bool:
+            raise CommandBusError("the driver is lost")
+
+        monkeypatch.setattr(writer, "commit_dispatch", fails)
+        with pytest.raises(CommandBusError, match="the driver is lost"):
+            dispatch(loads(spark, 3, 5), namespace)
+        monkeypatch.undo()
+        with pytest.raises(InvalidSettings, match="repair = 'load': it is not complete: run it again under its id first"):
+            repair(loads(spark), namespace)
+        first = dispatch(loads(spark, 5), namespace)
+        assert {row.reason for row in first.rejects().collect()} == {"accepted_otherwise", "invalid"}
+        assert (counts(repair(loads(spark), namespace)), all_seqs(namespace)) == ((1, 1, 0, 0), list(range(20)))
+
+    @pytest.mark.parametrize("order", ["load", "-load"])
+    def test_a_key_that_two_rows_have(self, spark: SparkSession, namespace: Namespace, order: str) -> None:
+        rows = [("a", 1, 1.0, None), ("a", 1, 500.0, None), ("a", 2, 1.0, None), ("a", 2, 2.0, None), ("a", 3, 500.0, None)]
+        frame = spark.createDataFrame(rows, MOVES)
+        first = dispatch(frame, namespace, order_by=F.expr(order))
+        assert (first.added, first.rejected) == (2, 3)
+        report = repair(frame.withColumn("load", F.lit(5.0)), namespace)
+        assert (counts(report), namespace.seqs()["a"].count(1), len(namespace.landed())) == ((1, 1, 0, 0), 1, 3)
+
+    def test_a_repair_of_dropped_or_conflicting_rows_is_refused(self, spark: SparkSession, namespace: Namespace) -> None:
+        dispatch(loads(spark, 3), namespace, on_invalid="drop")
+        with pytest.raises(InvalidSettings, match="it dropped its rejected rows"):
+            repair(loads(spark), namespace)
+
+    def test_a_repair_may_raise(self, spark: SparkSession, namespace: Namespace) -> None:
+        dispatch(loads(spark, 3, 5), namespace)
+        with pytest.raises(InvalidRows):
+            repair(loads(spark, 5), namespace, on_invalid="raise", partitions=1)
+        assert counts(repair(loads(spark), namespace)) == (2, 2, 0, 0)
+        assert all_seqs(namespace) == list(range(20))
+
+
+@pytest.mark.parametrize("step", ["open", "mark_rejects", "commit"])
+def test_a_crashed_repair_is_completed(
+    spark: SparkSession, namespace: Namespace, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    dispatch(loads(spark, 3, 5, 8), namespace)
+
+    async def fails(*_: Any, **__: Any) -> None:
+        raise CommandBusError("the driver is lost")
+
+    monkeypatch.setattr(RedisBulkDispatches, step, fails)
+    with pytest.raises(CommandBusError, match="the driver is lost"):
+        repair(loads(spark, 8), namespace)
+    monkeypatch.undo()
+    for _ in range(2):
+        report = repair(loads(spark, 8), namespace)
+        assert (report.state, counts(report), report.added) == ("committed", (3, 2, 1, 0), 2)
+    assert all_seqs(namespace) == [seq for seq in range(20) if seq != 8]
+
+
+def test_a_load_of_the_data_source_is_repaired(spark: SparkSession, namespace: Namespace) -> None:
+    write(with_ids(loads(spark, 3, 5).coalesce(1).sortWithinPartitions("seq")), namespace, dispatchId="load")
+    report = repair(with_ids(loads(spark)), namespace, key=None)
+    assert (counts(report), all_seqs(namespace)) == ((2, 2, 0, 0), list(range(20)))
+
+
+def test_a_load_has_one_repair(spark: SparkSession, namespace: Namespace, caplog: pytest.LogCaptureFixture) -> None:
+    rows = loads(spark, 3, 5)
+    dispatch(rows, namespace)
+    dispatch(rows, namespace, "other")
+    dispatch(rows, namespace)
+    assert "rows that it rejected are sent, once they are mended, by repair='load' under another id" in caplog.text
+    for name, given, error, text in (
+        ("other", {}, DispatchConflict, "dispatch 'other' is no repair of 'load'"),
+        ("load", {}, InvalidSettings, "repair = 'load': give the repair a dispatch id of its own"),
+        ("mend", {"repair": "never"}, InvalidSettings, "repair = 'never': there is no such dispatch"),
+        ("mend", {"repair": 7}, InvalidSettings, "repair = 7: give the dispatch id of an earlier load"),
+        ("mend", {"version": 1}, InvalidSettings, "repair = 'load': give the dispatch id of an earlier load, and no version"),
+    ):
+        with pytest.raises(error) as caught:
+            repair(rows, namespace, name, **given)
+        assert text in str(caught.value)
+    assert counts(repair(loads(spark, 3), namespace)) == (2, 1, 1, 0)
+    for name, given, error, text in (
+        ("mend-2", {}, DispatchConflict, "dispatch 'load' has the repair 'mend': run it again under that id"),
+        ("mend-2", {"repair": "mend"}, InvalidSettings, "repair = 'mend': it is a repair itself: run it again under its id"),
+        ("mend", {"repair": "other"}, DispatchConflict, "dispatch 'mend' is no repair of 'other'"),
+        ("mend", {"repair": None}, DispatchConflict, "dispatch 'mend' belongs to another writer"),
+    ):
+        with pytest.raises(error) as caught:
+            repair(rows, namespace, name, **given)
+        assert text in str(caught.value)
+    assert len(namespace.landed()) == 19 + 18
+
+
+def test_a_stream_is_not_repaired(spark: SparkSession, namespace: Namespace) -> None:
+    for version in range(2):
+        dispatch(loads(spark, 3).where(f"seq % 2 = {version}"), namespace, version=version)
+    with pytest.raises(InvalidSettings, match="it is a stream: send mended rows through the stream"):
+        repair(loads(spark), namespace)
