@@ -23,8 +23,8 @@ from command_bus.spark.errors import unwrapped
 from command_bus.spark.ids import NAMESPACE, UNSUPPORTED_KEY, typed_command_id, unsupported_key_type
 from command_bus.spark.options import OnInvalid, WriteOptions
 from command_bus.spark.quoting import check_named_once, column_named
-from command_bus.spark.repair import Repair, owner_of_repair
-from command_bus.spark.report import DispatchReport, build_report, dry_run_report
+from command_bus.spark.repair import Repair
+from command_bus.spark.report import DispatchReport, build_report
 from command_bus.spark.source import register
 from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
 from command_bus.spark.writing.command_lookup import named_command
@@ -34,6 +34,7 @@ from command_bus.spark.writing.interpreters import check_interpreter, pickled
 from command_bus.spark.writing.ordering import Order, check_order, in_order, tasks_for_few_rows
 from command_bus.spark.writing.progress import ProgressWatch
 from command_bus.spark.writing.random_ids import check_repeatable_ids
+from command_bus.spark.writing.task_results import Summary
 from command_bus.spark.writing.writer import PartitionTask, WritePlan
 from command_bus.transport.ports.bulk import DispatchFacts, Version
 
@@ -68,7 +69,7 @@ def dispatch_dataframe(
     version: int | None = None,
     priority: str | None = None,
     dry_run: bool = False,
-    repair: str | None = None,
+    repair: bool = False,
     url: str | None = None,
     namespace: str | None = None,
 ) -> DispatchReport:
@@ -103,16 +104,16 @@ def dispatch_dataframe(
             that of the class. None: that of the class. A row that is sent again keeps the priority that it had.
         dry_run: Check and count all rows as the dispatch would, and send nothing. The report has all `rejects()`. What is in the namespace
             is not looked at, but for a dispatch of this id that is committed: it would be answered, and is.
-        repair: The id of an earlier load, which is committed. Of the rows only those are sent that it rejected and that are valid now; nothing
-            that was accepted is sent again, however often this runs. See `DispatchReport.repair`.
+        repair: Send, of the rows, only those that the committed load of this id has rejected and that are valid now. Nothing that was accepted
+            is sent again, however often this runs. They go into a dispatch of their own, `<dispatch id>/repair`, which the report is about;
+            see `DispatchReport.repair`.
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`, the development server.
         namespace: Prefix of all keys; default `COMMAND_BUS_NAMESPACE`.
 
     Raises:
         InvalidSettings: An argument or a column does not fit, the command ids are random, the load cannot be repaired, or executors run a
             Python without this library.
-        DispatchConflict: The id was committed with other rows, belongs to another writer, an entity has rows in two tasks, or the load has
-            another repair.
+        DispatchConflict: The id was committed with other rows, belongs to another writer, or an entity has rows in two tasks.
         DispatchStalled: A limit blocked a task for longer than `max_wait`.
         InvalidRows: There are invalid rows, and `on_invalid` is `raise`; or more than `max_rejects`.
         CommandBusError: A task failed with another error of this library, or Spark failed.
@@ -141,22 +142,21 @@ def dispatch_dataframe(
         priority=priority or None,
         keep_order=order_by is not None,
     )
-    options = replace(options, made_ids=key is not None)
+    options = replace(options, made_ids=key is not None, repairs=dispatch_id if repair else "")
     with unwrapped():
         check_interpreter(df.sparkSession)
         register(df.sparkSession)
         connection = connection_to(target, PLANNING_PATIENCE)
         rows = df if key is None else _with_ids(df, key, id_namespace)
-        mended = None if repair is None else Repair.of(connection, target, rows, repair, dispatch_id, dry_run=dry_run)
+        mended = Repair.of(connection, target, rows, dispatch_id) if repair else None
         rows = rows if mended is None else mended.candidates
         if max_rejects is not None and 0 < max_rejects < 1:
             options = replace(options, max_rejects=int(max_rejects * rows.count()))
         number = Version(dispatch_id, version or 0) if mended is None else mended.version
-        job = _Job.of(rows, options, number, order_by, partitions).repairing(repair)
+        job = _Job.of(rows, options, number, order_by, partitions)
         report = job.run(connection, dry_run=dry_run)
         report = report if mended is None else mended.counted(report)
-    kept = report.state == "already committed" or version is not None or mended is not None  # it took them together
-    return report if kept else replace(report, seconds=time.monotonic() - began)
+    return report if report.seconds else replace(report, seconds=time.monotonic() - began)
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,6 @@ class _Job:
         check_repeatable_ids(rows, _ID)
         return cls(rows, plan, version, entity, order_by, partitions)
 
-    def repairing(self, load: str | None) -> _Job:
-        """Return the job as the repair of a load; as it is without one."""
-        if load is None:
-            return self
-        return replace(self, plan=replace(self.plan, repairs=load, owner=owner_of_repair(load)))
-
     def run(self, connection: TargetConnection, *, dry_run: bool) -> DispatchReport:
         """Send the rows, unless they were sent before, or count them."""
         facts = connection.facts(self.version.dispatch_id)
@@ -212,7 +206,9 @@ class _Job:
         name, read = self.version.dispatch_id, [column_named(name) for name in self.plan.columns]
         with unwrapped():
             rows = in_order(self.rows, _ID, self.order_by, partitions=self.partitions).select(*read)
-            return dry_run_report(self._report(DispatchFacts(name), "dry run"), *DryRunTask(self.plan).run(rows, name))
+            summary, entities, rejects = DryRunTask(self.plan).run(rows, name)
+            facts = DispatchFacts(name, added=summary.total.added, rejected=rejects.count())
+        return replace(self._report(facts, "dry run", summary), entities=entities, dry_run_rejects=rejects)
 
     def _repeated(self, connection: TargetConnection, facts: DispatchFacts) -> DispatchReport:
         """Check that these are the rows of the committed dispatch, and report it."""
@@ -223,17 +219,14 @@ class _Job:
         known = connection.wait(connection.transport.bulk.fingerprints(facts.dispatch_id))
         check_same_rows(self.version, facts, known, now)
         _log.warning(
-            "dispatch %r was sent before, it was committed at %s: nothing is added this time%s",
+            "dispatch %r was sent before, it was committed at %s: nothing is added this time (repair=True sends rejected rows that are mended)",
             facts.dispatch_id,
             utc_text(facts.done_ms),
-            f"; rows that it rejected are sent, once they are mended, by repair={facts.dispatch_id!r} under another id"
-            if facts.rejected
-            else "",
         )
         return self._report(facts, "already committed")
 
-    def _report(self, facts: DispatchFacts, state: str) -> DispatchReport:
-        return build_report(self.rows, self.plan.target, facts, state, order_by=self.order_by, entity=self.entity)
+    def _report(self, facts: DispatchFacts, state: str, summary: Summary | None = None) -> DispatchReport:
+        return build_report(self.rows, self.plan.target, facts, state, summary, order_by=self.order_by, entity=self.entity)
 
     def _arranged(self) -> DataFrame:
         """Return the rows with an entity's rows in one partition, in order, without unused columns."""
@@ -336,10 +329,7 @@ def _check_values(
         ("partitions", partitions, partitions is None or (type(partitions) is int and partitions > 0), "a number of tasks, at least 1"),
         ("id_namespace", id_namespace, isinstance(id_namespace, UUID), "a UUID"),
         ("dry_run", dry_run, type(dry_run) is bool, "True or False"),
-        (
-            "repair", repair, repair is None or (isinstance(repair, str) and version is None),
-            "the dispatch id of an earlier load, and no version",
-        ),
+        ("repair", repair, type(repair) is bool and not (repair and version is not None), "True or False, and True without a version"),
         ("mapper", mapper, mapper is None or callable(mapper), "a function from a row to a command"),
     ):  # fmt: skip
         if not fits:

@@ -226,6 +226,7 @@ class WriteOptions:
         mapper: A function from a row to a command, as `module:function`.
         priority: What all rows have (`high`, `normal`, `low`), or else the column with that of each row. None: that of the class.
         keep_order: For an entity that has rows in two tasks: True fails the write, None logs a warning at its end, False ignores it.
+        repairs: The load whose rejected rows these are; empty for a load of its own.
         made_ids: Whether `dispatch_dataframe` has made the column of command ids: it then feeds no field, unless `columns` says so.
     """
 
@@ -250,6 +251,7 @@ class WriteOptions:
     mapper: str | None = _option("mapper")
     keep_order: bool | None = _option("keepOrder", _flag)
     priority: str | None = _option("priority")
+    repairs: str = ""
     made_ids: bool = False
 
     @property

@@ -6,8 +6,7 @@ dispatch: over all micro-batches of a stream, as its rejects and outcomes are th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -216,10 +215,17 @@ def dispatch_report(
 
 
 def build_report(
-    rows: DataFrame, target: Target, facts: DispatchFacts, state: str, *, order_by: Order | None, entity: str | None
+    rows: DataFrame,
+    target: Target,
+    facts: DispatchFacts,
+    state: str,
+    summary: Summary | None = None,
+    *,
+    order_by: Order | None,
+    entity: str | None,
 ) -> DispatchReport:
-    """Return the report of a dispatch, from its record."""
-    summary = read_summary(facts.summary) or Summary()
+    """Return the report of a dispatch, from its record; the summary is that of the record, unless it is given."""
+    summary = summary or read_summary(facts.summary) or Summary()
     total = summary.total
     rejected = total.rejected or facts.rejected
     duplicates = max(total.rows - facts.added - facts.folded - rejected, 0)
@@ -244,19 +250,4 @@ def build_report(
         folded=facts.folded,
         replaced=facts.replaced,
         committed_at=datetime.fromtimestamp(facts.done_ms / 1000, UTC) if facts.done_ms else None,
-    )
-
-
-def dry_run_report(
-    report: DispatchReport, results: Sequence[PartitionResult], entities: int, rejects: DataFrame
-) -> DispatchReport:
-    """Return the report of a dry run, made of an empty one, the counts of its tasks, and the view of its rejects."""
-    total = Summary(tuple(results)).total
-    return replace(
-        report,
-        partitions=[*results],
-        **{name: getattr(total, name) for name in ("rows", "added", "duplicates", "rejected", "conflicts")},
-        entities=entities,
-        distinct_rejects=rejects.count(),
-        dry_run_rejects=rejects,
     )

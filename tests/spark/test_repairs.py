@@ -35,8 +35,8 @@ def dispatch(rows: DataFrame, namespace: Namespace, name: str = "load", **option
     return dispatch_dataframe(rows, Move, **given, **namespace.options)
 
 
-def repair(rows: DataFrame, namespace: Namespace, name: str = "mend", **options: Any) -> DispatchReport:
-    return dispatch(rows, namespace, name, **{"repair": "load", **options})
+def repair(rows: DataFrame, namespace: Namespace, name: str = "load", **options: Any) -> DispatchReport:
+    return dispatch(rows, namespace, name, repair=True, **options)
 
 
 def counts(report: DispatchReport) -> tuple[int, int, int, int]:
@@ -76,7 +76,7 @@ def test_only_mended_rows_are_sent(spark: SparkSession, request: pytest.FixtureR
             assert (result.counts["unexpected"], result.counts["missing"]) == (0, 0)
     assert result.counts["quarantined"] == 4
     assert result.notes == [
-        "4 of the quarantined commands were mended, and sent by the repair of this dispatch: reconcile that as well."
+        "4 quarantined rows were mended and sent since, by repair=True: reconcile the report of that as well."
     ]
 
 
@@ -101,7 +101,7 @@ class TestAcceptedOnce:
         with pytest.raises(CommandBusError, match="the driver is lost"):
             dispatch(loads(spark, 3, 5), namespace)
         monkeypatch.undo()
-        with pytest.raises(InvalidSettings, match="repair = 'load': it is not complete: run it again under its id first"):
+        with pytest.raises(InvalidSettings, match="'load' cannot be repaired: it is not complete: run it again without repair"):
             repair(loads(spark), namespace)
         first = dispatch(loads(spark, 5), namespace)
         assert {row.reason for row in first.rejects().collect()} == {"accepted_otherwise", "invalid"}
@@ -154,33 +154,27 @@ def test_a_load_of_the_data_source_is_repaired(spark: SparkSession, namespace: N
     assert (counts(report), all_seqs(namespace)) == ((2, 2, 0, 0), list(range(20)))
 
 
-def test_a_load_has_one_repair(spark: SparkSession, namespace: Namespace, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_repaired_is_refused(spark: SparkSession, namespace: Namespace, caplog: pytest.LogCaptureFixture) -> None:
     rows = loads(spark, 3, 5)
-    dispatch(rows, namespace)
-    dispatch(rows, namespace, "other")
-    dispatch(rows, namespace)
-    assert "rows that it rejected are sent, once they are mended, by repair='load' under another id" in caplog.text
-    for name, given, error, text in (
-        ("other", {}, DispatchConflict, "dispatch 'other' is no repair of 'load'"),
-        ("load", {}, InvalidSettings, "repair = 'load': give the repair a dispatch id of its own"),
-        ("mend", {"repair": "never"}, InvalidSettings, "repair = 'never': there is no such dispatch"),
-        ("mend", {"repair": 7}, InvalidSettings, "repair = 7: give the dispatch id of an earlier load"),
-        ("mend", {"version": 1}, InvalidSettings, "repair = 'load': give the dispatch id of an earlier load, and no version"),
+    for _ in range(2):
+        dispatch(rows, namespace)
+    assert "nothing is added this time (repair=True sends rejected rows that are mended)" in caplog.text
+    report = repair(loads(spark, 3), namespace)
+    assert (report.dispatch_id, counts(report)) == ("load/repair", (2, 1, 1, 0))
+    for name, given, text in (
+        ("never", {}, "dispatch 'never' cannot be repaired: there is no such dispatch"),
+        ("load/repair", {}, "dispatch 'load/repair' cannot be repaired: it is a repair itself: give the id of its load"),
+        ("load", {"version": 1}, "repair = True: give True or False, and True without a version"),
     ):
-        with pytest.raises(error) as caught:
+        with pytest.raises(InvalidSettings) as caught:
             repair(rows, namespace, name, **given)
         assert text in str(caught.value)
-    assert counts(repair(loads(spark, 3), namespace)) == (2, 1, 1, 0)
-    for name, given, error, text in (
-        ("mend-2", {}, DispatchConflict, "dispatch 'load' has the repair 'mend': run it again under that id"),
-        ("mend-2", {"repair": "mend"}, InvalidSettings, "repair = 'mend': it is a repair itself: run it again under its id"),
-        ("mend", {"repair": "other"}, DispatchConflict, "dispatch 'mend' is no repair of 'other'"),
-        ("mend", {"repair": None}, DispatchConflict, "dispatch 'mend' belongs to another writer"),
-    ):
-        with pytest.raises(error) as caught:
-            repair(rows, namespace, name, **given)
-        assert text in str(caught.value)
-    assert len(namespace.landed()) == 19 + 18
+    with pytest.raises(DispatchConflict, match="dispatch 'load/repair' belongs to another writer"):
+        dispatch(rows, namespace, "load/repair")
+    dispatch(rows, namespace, "taken")
+    dispatch(rows, namespace, "taken/repair")
+    with pytest.raises(DispatchConflict, match="dispatch 'taken/repair' belongs to another writer"):
+        repair(loads(spark), namespace, "taken")
 
 
 def test_a_stream_is_not_repaired(spark: SparkSession, namespace: Namespace) -> None:

@@ -35,6 +35,7 @@ from command_bus.spark.report import DispatchReport
 from command_bus.spark.source import register
 from command_bus.spark.target import Target
 from command_bus.spark.writing.ordering import Order, check_order, with_order_column
+from command_bus.spark.writing.task_results import REPAIRED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -290,13 +291,13 @@ def _examine(dispatched: Dispatched, before: DispatchState) -> tuple[Reconciliat
         eager=True
     )
     late = out_of_order(statuses).localCheckpoint(eager=True)
-    tally = _tally(statuses, late.count())
+    tally = _tally(statuses, late.count(), rejects.where(F.col("reason") == REPAIRED).count())
     after = dispatched.state()
     verdict = Verdict.of(tally, before, after)
     return Reconciliation(dispatched, verdict, before, statuses, late, mono() - began), tally.outcomes
 
 
-def _tally(statuses: DataFrame, late: int) -> Tally:
+def _tally(statuses: DataFrame, late: int, repaired: int) -> Tally:
     named = F.col("command_id").isNotNull()
     rows = (
         statuses.groupBy("status")
@@ -304,15 +305,11 @@ def _tally(statuses: DataFrame, late: int) -> Tally:
             F.sum(command_count()).alias("commands"),
             F.count_if("duplicated").alias("duplicated"),
             F.sum("conflicts").alias("conflicts"),
-            F.count_if(F.col("repaired") > 0).alias("repaired"),
             F.count_if(named & ((F.col("outcomes") > 0) | F.col("waits"))).alias("traced"),
             F.sum("outcomes").alias("outcomes"),
             F.coalesce(F.sum(F.when(~named, F.col("outcomes"))), F.lit(0)).alias("unreadable"),
         )
         .collect()
     )
-    totals = {
-        name: sum(row[name] for row in rows)
-        for name in ("duplicated", "conflicts", "repaired", "traced", "outcomes", "unreadable")
-    }
-    return Tally({row["status"]: row["commands"] for row in rows}, out_of_order=late, **totals)
+    totals = {name: sum(row[name] for row in rows) for name in ("duplicated", "conflicts", "traced", "outcomes", "unreadable")}
+    return Tally({row["status"]: row["commands"] for row in rows}, out_of_order=late, repaired=repaired, **totals)

@@ -17,7 +17,6 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.spark.quoting import column_named
-from command_bus.spark.writing.task_results import REPAIRED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -71,7 +70,6 @@ def statuses_of(
         "outcomes",
         "waits",
         "conflicts",
-        "repaired",
         "attempt",
         "last_entry",
         F.shiftright("accepted", _BITS).alias("accepted_ms"),
@@ -132,7 +130,7 @@ def _code(status: str) -> int:
 def _appended(
     commands: DataFrame, outcomes: DataFrame, rejects: DataFrame, waiting: DataFrame, order_by: str | None
 ) -> DataFrame:
-    """Append rows, outcomes, rejects and waiting commands: `kind` is `r`, `o`, `q`, `c` (a conflict) or `p` (repaired), `w`."""
+    """Append rows, outcomes, rejects and waiting commands: `kind` is `r`, `o`, `q` or `c` (a conflict), `w`."""
     rows = commands.select(
         F.col("command_id").cast("string").alias("command_id"),
         F.lit("r").alias("kind"),
@@ -149,9 +147,7 @@ def _appended(
         F.unix_millis("started_at").alias("started_ms"),
         entity_hash().alias("entity_hash"),
     )
-    reason = F.col("reason")
-    kind = F.when(reason == _CONFLICT, "c").when(reason == REPAIRED, "p").otherwise("q")
-    refused = rejects.select("command_id", kind.alias("kind"))
+    refused = rejects.select("command_id", F.when(F.col("reason") == _CONFLICT, "c").otherwise("q").alias("kind"))
     waits = waiting.select("command_id", F.lit("w").alias("kind"), "parked")
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), (rows, settled, refused, waits))
 
@@ -173,8 +169,7 @@ def _aggregates() -> list[Column]:
         F.max("started_ms").alias("started_ms"),
         F.max("entity_hash").alias("entity_hash"),
         F.count_if(kind == "c").alias("conflicts"),
-        F.count_if(kind.isin("q", "p")).alias("refusals"),
-        F.count_if(kind == "p").alias("repaired"),
+        F.count_if(kind == "q").alias("refusals"),
         (F.count_if(kind == "w") > 0).alias("waits"),
         F.coalesce(F.bool_or("parked"), F.lit(False)).alias("held"),
     ]

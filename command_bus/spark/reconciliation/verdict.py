@@ -30,7 +30,7 @@ class Tally:
         duplicated: Commands with an outcome after their final one.
         out_of_order: Commands that ran too late.
         conflicts: Rows that were rejected because another row has their command id.
-        repaired: Quarantined commands that a repair has sent since.
+        repaired: Rejected rows whose commands a repair has sent since.
         traced: Commands with an outcome, or in a mailbox.
         outcomes: Those that were read.
         unreadable: Those that another version wrote, or that are damaged.
@@ -132,6 +132,6 @@ def _notes(tally: Tally, counts: Mapping[str, int], after: DispatchState, lost: 
     if tally.conflicts:
         yield f"{tally.conflicts:,} rows were set aside because another row has their command id: the key is not unique (see rejects)."
     if tally.repaired:
-        yield f"{tally.repaired:,} of the quarantined commands were mended, and sent by the repair of this dispatch: reconcile that as well."
+        yield f"{tally.repaired:,} quarantined rows were mended and sent since, by repair=True: reconcile the report of that as well."
     if counts["unexpected"]:
         yield f"{counts['unexpected']:,} commands of the dispatch belong to none of these rows: are these the rows that were dispatched?"

@@ -15,7 +15,7 @@ from command_bus.spark.reading.views import batch_of, reject_row, schema_of
 from command_bus.spark.writing.columns import map_in_arrow
 from command_bus.spark.writing.encoder import gc_paused
 from command_bus.spark.writing.partition import PartitionDispatcher
-from command_bus.spark.writing.task_results import PartitionResult, RowReject, permanent_reject
+from command_bus.spark.writing.task_results import PartitionResult, RowReject, Summary, permanent_reject
 from command_bus.spark.writing.writer import WritePlan
 from command_bus.transport.ports.bulk import LoadItem
 from command_bus.transport.submissions import Admission
@@ -29,7 +29,7 @@ class DryRun(PartitionDispatcher):
 
     Attributes:
         mailboxes: Those of its commands.
-        rejects: Records of the rows that are no commands, by their keys, since the last `take_rejects`.
+        rejects: Records of the rows that are no commands, by their keys, as long as nobody clears it.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -69,11 +69,6 @@ class DryRun(PartitionDispatcher):
         self.result.rejected += 1
         self.rejects[reject.key] = reject.record
 
-    def take_rejects(self) -> dict[str, bytes]:
-        """Return the rejects, and forget them."""
-        taken, self.rejects = self.rejects, {}
-        return taken
-
 
 @dataclass(frozen=True)
 class DryRunTask:
@@ -91,11 +86,12 @@ class DryRunTask:
                 with gc_paused():
                     rows = encoder.encode(batch)
                 dry_run.add_all(rows)
-                yield _found("reject", dry_run.take_rejects())
-            yield _found("mailbox", dict.fromkeys(dry_run.mailboxes))
+                yield _found("reject", dry_run.rejects)
+                dry_run.rejects.clear()
+            yield _found("mailbox", dict.fromkeys(dry_run.mailboxes, b""))
             yield _found("result", {"": json.dumps(asdict(dry_run.result)).encode()})
 
-    def run(self, rows: DataFrame, dispatch_id: str) -> tuple[list[PartitionResult], int, DataFrame]:
+    def run(self, rows: DataFrame, dispatch_id: str) -> tuple[Summary, int, DataFrame]:
         """Return the counts of all partitions, the number of entities, and the view of the distinct rejects, which Spark keeps.
 
         Args:
@@ -103,14 +99,15 @@ class DryRunTask:
             dispatch_id: What the view shows as the dispatch.
         """
         found = map_in_arrow(rows, self, self.RESULT).localCheckpoint()
-        results = [PartitionResult(**json.loads(row.record)) for row in found.where("kind = 'result'").collect()]
+        results = tuple(PartitionResult(**json.loads(row.record)) for row in found.where("kind = 'result'").collect())
         entities = found.where("kind = 'mailbox'").select("key").distinct().count()
         rejects = found.where("kind = 'reject'").dropDuplicates(["key"]).select("record")
-        return results, entities, rejects.mapInArrow(partial(_shown, dispatch_id), schema_of("rejects"))
+        summary = Summary(results, conflicts=sum(each.conflicts for each in results))
+        return summary, entities, rejects.mapInArrow(partial(_shown, dispatch_id), schema_of("rejects"))
 
 
-def _found(kind: str, records: Mapping[str, bytes | None]) -> pa.RecordBatch:
-    columns = [[kind] * len(records), [*records], [record and record.decode() for record in records.values()]]
+def _found(kind: str, records: Mapping[str, bytes]) -> pa.RecordBatch:
+    columns = [[kind] * len(records), [*records], map(bytes.decode, records.values())]
     return pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], ["kind", "key", "record"])
 
 

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from command_bus.errors import InvalidSettings
 from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.options import WriteOptions
-from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
+from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
 from command_bus.spark.writing.columns import map_in_arrow
 from command_bus.spark.writing.command_encoder import Packed
 from command_bus.spark.writing.command_lookup import command_mappings, mapper_of, planned
@@ -35,13 +35,14 @@ from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, 
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.task_results import (
     ACCEPTED_OTHERWISE,
+    REPAIR_OF,
     REPAIRED,
     PartitionResult,
     Summary,
     accepted_since,
     read_summary,
 )
-from command_bus.transport.ports.bulk import Opening, Version
+from command_bus.transport.ports.bulk import DispatchFacts, Opening, Version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -125,8 +126,6 @@ class WritePlan:
         made_of: The columns that commands are made of, with their types; empty with a mapper.
         keys: The columns that feed entity ids; empty with a mapper.
         watched: Whether the driver reads the tasks' warnings about stalls.
-        repairs: The dispatch whose rejected rows these are; empty for a load of its own.
-        owner: Who the dispatch belongs to, if not to a query.
     """
 
     options: WriteOptions
@@ -136,8 +135,6 @@ class WritePlan:
     made_of: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     watched: bool = False
-    repairs: str = ""
-    owner: str = ""
 
     @classmethod
     def build(cls, options: WriteOptions, schema: StructType) -> WritePlan:
@@ -158,10 +155,13 @@ class WritePlan:
 
     @property
     def opening(self) -> Opening:
-        """How long the dispatch is remembered."""
+        """The terms of the dispatch, unless it belongs to a query."""
         options = self.options
         what = options.command if not options.command.startswith("pickle:") else "(a class of the driver)"
-        return Opening(what=what, remember_ms=options.remember_ms, keep_ms=options.outcomes_ms, keep_max=options.max_outcomes)
+        owner = REPAIR_OF + options.repairs if options.repairs else ""
+        return Opening(
+            what=what, owner=owner, remember_ms=options.remember_ms, keep_ms=options.outcomes_ms, keep_max=options.max_outcomes
+        )
 
     def fingerprint(self, results: Sequence[PartitionResult]) -> Fingerprint:
         """Return the fingerprint of the rows that tasks have read."""
@@ -187,7 +187,7 @@ class WritePlan:
             self.target,
             dispatch_id=version.dispatch_id,
             version=version.number,
-            opening=replace(self.opening, owner=owner),
+            opening=replace(self.opening, owner=owner or self.opening.owner),
             batch_size=options.batch_size,
             max_backlog=options.max_backlog,
             max_wait=options.max_wait,
@@ -238,9 +238,9 @@ class PartitionTask:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> PartitionDone:
         """Send the rows. If the options have a version, they are a micro-batch (`foreachBatch`), and the dispatch belongs to the query."""
-        owner = (_task_property(_QUERY_ID) if self.plan.options.version is not None else None) or self.plan.owner
+        query = _task_property(_QUERY_ID) if self.plan.options.version is not None else None
         with without_spark_frames():
-            return PartitionDone(self.plan.run(batches, self.version, owner, self.token), owner)
+            return PartitionDone(self.plan.run(batches, self.version, query or "", self.token), query or "")
 
     def commit(self, done: Sequence[PartitionDone], seconds: float) -> bool:
         """Close the version for good, so that later writes add nothing; warn if entities had rows in several tasks.
@@ -251,12 +251,12 @@ class PartitionTask:
             Whether there was anything to close, as `commit_dispatch` says.
         """
         plan, version, results = self.plan, self.version, [each.result for each in done]
-        opening = replace(plan.opening, owner=done[0].owner if done else plan.owner)
+        opening = replace(plan.opening, owner=(done[0].owner if done else "") or plan.opening.owner)
         fingerprint = plan.fingerprint(results)
         if plan.options.version is not None or opening.owner:
             fingerprint = replace(fingerprint, commands="", columns=())  # a stream's program may change between crash and replay
-        known = None if plan.repairs else fingerprint  # the rows of a repair are fewer when it is repeated
-        if not commit_dispatch(plan.target, version, opening, results, seconds, fingerprint=known, repairs=plan.repairs):
+        known = None if plan.options.repairs else fingerprint  # the rows of a repair are fewer when it is repeated
+        if not commit_dispatch(plan.target, version, opening, results, seconds, fingerprint=known):
             return False
         shared = sum(result.shared for result in results)
         if shared and plan.options.sequence_column is None:
@@ -342,7 +342,6 @@ def commit_dispatch(
     seconds: float = 0.0,
     *,
     fingerprint: Fingerprint | None = None,
-    repairs: str = "",
 ) -> bool:
     """Close a version of a dispatch and store its summary.
 
@@ -353,7 +352,6 @@ def commit_dispatch(
         results: What its tasks returned.
         seconds: The time it took.
         fingerprint: What tells its rows from others: a version that is committed already must have been made of the same.
-        repairs: The dispatch whose rejected rows these are; empty for a load of its own.
 
     Returns:
         Whether there was anything to close: a version without rows stays as it is, so that rows which come later can have it.
@@ -364,9 +362,12 @@ def commit_dispatch(
     """
     connection = connection_to(target)
     dispatches = connection.transport.bulk
-    before = connection.facts(version.dispatch_id)
-    begun = before is not None and (before.version >= version.number or (bool(repairs) and before.opened is not None))
-    if not begun and not any(result.rows for result in results):
+    before, load = connection.facts(version.dispatch_id) or DispatchFacts(""), opening.owner.partition(REPAIR_OF)[2]
+    if (
+        not any(result.rows for result in results)
+        and before.version < version.number
+        and not (load and before.opened is not None)
+    ):
         return False
     done = connection.retry_while_full(lambda: dispatches.open(version, opening), _COMMIT_WAIT) == "done"
     if fingerprint is not None and (done or any(result.done for result in results)):
@@ -379,30 +380,23 @@ def commit_dispatch(
     if done:
         return True  # a repeated job: the record of the first run stays
     partitions = [{name: value for name, value in asdict(result).items() if name not in _INNER} for result in results]
-    if repairs or not opening.owner:  # a stream has rejects of all batches, and the ids of one
-        mark_rejects(connection, version.dispatch_id, repairs)
-    earlier = (read_summary(before.summary) if before is not None else None) or Summary()
+    for name, reason in ((version.dispatch_id, ACCEPTED_OTHERWISE), (load, REPAIRED)):
+        if name and (load or not opening.owner):  # a stream has rejects of all batches, and the ids of one
+            mark = partial(dispatches.mark_rejects, name, version.dispatch_id, partial(accepted_since, reason))
+            connection.retry_while_full(mark, _COMMIT_WAIT)
+    earlier = read_summary(before.summary) or Summary()
     summary = json.dumps(
         {
             "version": version.number,
             "seconds": round(earlier.seconds + seconds, 3),
             "partitions": partitions,
             "conflicts": earlier.conflicts + sum(result.conflicts for result in results),
-            "before": {name: value for name, value in asdict(earlier.total).items() if value and name != "partition"},
+            "before": asdict(earlier.total),
         }
     )
     rows = "" if fingerprint is None else str(fingerprint)
     connection.retry_while_full(lambda: dispatches.commit(version, summary, opening.remember_ms, rows), _COMMIT_WAIT)
     return True
-
-
-def mark_rejects(connection: TargetConnection, dispatch_id: str, repairs: str) -> None:
-    """Mark the rejects whose command ids the open dispatch has accepted: its own, and those of the load that it repairs."""
-    for load, reason in ((dispatch_id, ACCEPTED_OTHERWISE), (repairs, REPAIRED)):
-        facts = connection.facts(load) if load else None
-        if facts is not None and facts.rejected:
-            mark = partial(connection.transport.bulk.mark_rejects, load, dispatch_id, partial(accepted_since, reason))
-            connection.retry_while_full(mark, _COMMIT_WAIT)
 
 
 def _task_property(name: str) -> str | None:

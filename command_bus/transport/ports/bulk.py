@@ -235,10 +235,6 @@ class BulkDispatches(Protocol):
         """Change the records of those rejects whose command ids the open dispatch `by` has accepted."""
         ...
 
-    async def claim_repair(self, dispatch_id: str, repair: str) -> str:
-        """Name the dispatch that repairs this one, unless another is named for good; return that which is."""
-        ...
-
     async def note(self, version: Version, text: str) -> None:
         """Store what holds a task up, in the facts, until the commit."""
         ...

@@ -179,13 +179,10 @@ class RedisBulkDispatches(RetryingRequests):
         first = self._keys.shards[0]
         async for page in self._hash_pages(first, first.rejects(dispatch_id), _PAGE):
             ids = [name.rpartition(b"#")[0] for name in page]
-            known = await asyncio.gather(*(self._ask(shard, _accepted, shard.ids(by), ids) for shard in self._keys.shards))
+            known = await asyncio.gather(*(self._ask(shard, Redis.hmget, shard.ids(by), ids) for shard in self._keys.shards))
             marked = [(name, mark(page[name])) for name, *checks in zip(page, *known, strict=True) if any(checks)]
             if marked:
                 await self._step(first, "amend", Version(dispatch_id), [part for pair in marked for part in pair])
-
-    async def claim_repair(self, dispatch_id: str, repair: str) -> str:
-        return stored_text(await self._step(self._keys.shards[0], "repair", Version(dispatch_id), (repair,)))
 
     async def note(self, version: Version, text: str) -> None:
         await self._step(self._keys.shards[0], "note", version, (text,))
@@ -255,10 +252,6 @@ class RedisBulkDispatches(RetryingRequests):
             return answer
 
         return await server.retry_until(run, mono() + self._patience)
-
-
-async def _accepted(client: Redis, key: str, ids: list[bytes]) -> Any:
-    return await client.hmget(key, ids)
 
 
 def _fold_of(key: LoadKey | None, command_id: str) -> tuple[str, str]:

@@ -1,5 +1,4 @@
--- bulk_commit: open or commit a version of a dispatch, note its rejected rows, or note what holds it up;
--- name the dispatch that repairs it.
+-- bulk_commit: open or commit a version of a dispatch, note its rejected rows, or note what holds it up.
 -- bulk_load.lua loads its commands.
 --
 -- KEYS[1]   record    hash: the dispatch; `open` is the version being loaded, `done` the highest that is
@@ -10,7 +9,7 @@
 -- KEYS[5]   homes     hash: entity -> the task that writes its commands, of the version that is open
 -- KEYS[6]   prints    hash: version -> fingerprint of its rows, of the last thousand versions or so (first
 --                     shard only)
--- ARGV[1]   verb      open, commit, reject, note, amend, repair
+-- ARGV[1]   verb      open, commit, reject, note, amend
 -- ARGV[2]   version
 -- ARGV[3]   name      the dispatch id
 -- ARGV[4]   ms after which a dispatch expires that no task uses
@@ -18,14 +17,12 @@
 --           commit    summary, fingerprint of the rows (empty: none is kept here)
 --           note      what holds a task up, for the driver
 --           amend     for each rejected row its key and the record that it has from now on
---           repair    the dispatch id of the repair
 --           reject    limit of rejects (-1: none); then for each row its key and its record
 --
 -- returns open     'open', 'done' if the version is committed, 'foreign' if the dispatch belongs to another
 --                  owner
 --         commit   'done', or 'gone' if the version is neither open nor committed
 --         amend    'open'
---         repair   the one that repairs this dispatch, which stays the first that was named
 --         note     'open', or 'gone' if the version is not open
 --         reject   'open' or 'full' (there would be more than the limit: none of these was noted); 'done' and
 --                  'gone' as for a load
@@ -80,11 +77,6 @@ if verb == 'amend' then
     if redis.call('HEXISTS', bad, ARGV[i]) == 1 then redis.call('HSET', bad, ARGV[i], ARGV[i + 1]) end
   end
   return 'open'
-end
-
-if verb == 'repair' then
-  redis.call('HSETNX', record, 'repair', ARGV[5])
-  return redis.call('HMGET', record, 'repair')[1]
 end
 
 if verb == 'note' then
