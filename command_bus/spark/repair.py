@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.report import DispatchReport, RepairCounts
+from command_bus.spark.report import DispatchReport, RepairCounts, dispatch_report
 from command_bus.spark.target import Target, TargetConnection
-from command_bus.spark.writing.task_results import REPAIR_OF, REPAIRABLE, REPAIRED, Summary, read_summary
+from command_bus.spark.writing.task_results import REPAIR_OF, REPAIRABLE, REPAIRED
 from command_bus.transport.ports.bulk import DispatchFacts, Version
 
 if TYPE_CHECKING:
@@ -45,15 +45,14 @@ class Repair:
         """Read what a load rejected. The version is read first: while it is not committed, nothing of it is marked.
 
         Raises:
-            InvalidSettings: The load cannot be repaired.
+            InvalidSettings: The load is not known, or cannot be repaired.
         """
-        _check_load(connection.facts(load), load)
-        own = connection.facts(f"{load}/repair") or DispatchFacts(load)
-        reader = rows.sparkSession.read.format("command_bus").option("view", "rejects").option("dispatchId", load)
-        rejects = reader.options(url=target.url, namespace=target.namespace).load()
-        known = rejects.where(F.col("reason").isin(*REPAIRABLE, REPAIRED)).where(f"{_ID} is not null")
+        loaded = dispatch_report(rows, load, url=target.url, namespace=target.namespace)
+        facts, own = (connection.facts(name) or DispatchFacts(name) for name in (load, f"{load}/repair"))
+        _check_load(loaded, facts)
+        known = loaded.rejects().where(F.col("reason").isin(*REPAIRABLE, REPAIRED)).where(f"{_ID} is not null")
         ids = known.groupBy(_ID).agg(F.bool_or(F.col("reason") == REPAIRED).alias("repaired")).localCheckpoint()
-        return cls(load, Version(f"{load}/repair", own.version + 1 if own.opened is None else own.opened), rows, ids)
+        return cls(load, Version(own.dispatch_id, own.version + 1 if own.opened is None else own.opened), rows, ids)
 
     @property
     def candidates(self) -> DataFrame:
@@ -75,22 +74,20 @@ class Repair:
         return replace(report, commands=self.rows.join(F.broadcast(self.rejected), _ID, "left_semi"), repair=counts)
 
 
-def _check_load(facts: DispatchFacts | None, load: str) -> None:
+def _check_load(loaded: DispatchReport, facts: DispatchFacts) -> None:
     """Check that a load can be repaired.
 
     Raises:
         InvalidSettings: It cannot.
     """
-    if facts is None:
-        why = "there is no such dispatch: it had no rows, was never opened, or is forgotten"
-    elif facts.owner.startswith(REPAIR_OF):
+    if facts.owner.startswith(REPAIR_OF):
         why = "it is a repair itself: give the id of its load"
     elif facts.owner or facts.version > 0:
         why = "it is a stream: send mended rows through the stream, or as a load of their own"
-    elif facts.state == "open":
+    elif loaded.state == "open":
         why = "it is not complete: run it again without repair first, which sends what is valid by now"
-    elif not facts.rejected and (read_summary(facts.summary) or Summary()).total.rejected:
+    elif loaded.rejected and not facts.rejected:
         why = "it dropped its rejected rows (on_invalid), so that nothing is known of them"
     else:
         return
-    raise InvalidSettings(f"dispatch {load!r} cannot be repaired: {why}")
+    raise InvalidSettings(f"dispatch {facts.dispatch_id!r} cannot be repaired: {why}")

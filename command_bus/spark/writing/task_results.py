@@ -110,7 +110,8 @@ class Summary:
     def total(self) -> PartitionResult:
         """The results of this version and all before it, added up."""
         results = (self.before, *self.partitions)
-        return PartitionResult(**{name: sum(getattr(each, name) for each in results) for name in _SUMMED})
+        sums: dict[str, Any] = {name: sum(getattr(each, name) for each in results) for name in _SUMMED}
+        return PartitionResult(**sums)
 
 
 def read_summary(text: str) -> Summary | None:
