@@ -24,6 +24,8 @@ def url() -> Iterator[str]:
 
 
 ACTS = {
+    ("delayed", "promote", "later"): ("Run delayed command now", "later", "", "done"),
+    ("cancel", "c-2", "--reason", "twice"): ("Cancel command", "c-2", "twice", "done"),
     ("entity", "till:a", "pause", "--reason", "look"): ("Pause entity", "till:a", "look", "done"),
     ("entity", "till:a", "resume"): ("Resume entity", "till:a", "", "done"),
     ("entity", "till:a", "drain"): ("Drain entity", "till:a", "", "done"),
@@ -34,8 +36,6 @@ ACTS = {
     ("drain", "--all"): ("Drain", "everything", "", "done"),
     ("resume", "--all"): ("Resume", "everything", "", "done"),
     ("purge", "--all", "--yes"): ("Purge", "everything", "", "done"),
-    ("delayed", "promote", "later"): ("Run delayed command now", "later", "", "done"),
-    ("cancel", "c-2", "--reason", "twice"): ("Cancel command", "c-2", "twice", "done"),
     ("limits", "put", "type:till", "--concurrency", "2"): ("New limit", "limit type:till", "", "done"),
     ("limits", "remove", "type:till"): ("Remove limit", "limit type:till", "", "done"),
     ("schedules", "pause", "none"): ("Pause schedule", "schedule none", "", "failed:"),

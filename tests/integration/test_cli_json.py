@@ -81,6 +81,9 @@ WORDS = {
     "shares put": ("shares", "put", "acme", "3", "--json"),
     "shares remove": ("shares", "remove", "acme", "--json"),
     "command": ("command", "later-3", "--json"),
+    "command --tree": ("command", "later-3", "--tree", "--json"),
+    "commands cancel": ("commands", "cancel", "--all", "--dry-run", "--json"),
+    "commands promote": ("commands", "promote", "--dry-run", "--json"),
     "signal": ("signal", "later-4", "ok", "true", "--json"),
     "cancel": ("cancel", "no-such", "--json"),
     "webhooks deliveries": ("webhooks", "deliveries", "crm", "--json"),
@@ -162,7 +165,14 @@ def test_the_page_has_every_command_that_prints_json() -> None:
         command = top.commands[name]
         inner = {f"{name} {each}": command.commands[each] for each in getattr(command, "commands", {})} or {name: command}
         able |= {each for each, found in inner.items() if any("--json" in parameter.opts for parameter in found.params)}
-    variants = {"introspect COMMAND", "entity ID abort", "entity ID forget", "entity ID keys", "entities --keys"}
+    variants = {
+        "introspect COMMAND",
+        "command --tree",
+        "entity ID abort",
+        "entity ID forget",
+        "entity ID keys",
+        "entities --keys",
+    }
     assert able == {*COMMANDS} - variants
 
 

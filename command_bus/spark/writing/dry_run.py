@@ -29,7 +29,7 @@ class DryRun(PartitionDispatcher):
 
     Attributes:
         mailboxes: Those of its commands.
-        rejects: Records of the rows that are no commands, by their keys, as long as nobody clears it.
+        rejects: Records of the rows that are no commands, by their keys, until it is cleared.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
