@@ -93,7 +93,7 @@ if TYPE_CHECKING:
         WorkersLive,
         WrongEventLoop,
     )
-    from command_bus.handlers.registry import HandlerRegistry, handles
+    from command_bus.handlers.registry import HandlerRegistry, handles, include
     from command_bus.messages.context import CommandContext
     from command_bus.messages.durable import Durable, DurableContext
     from command_bus.messages.history import History
@@ -249,6 +249,7 @@ __all__ = [
     "cron",
     "every",
     "handles",
+    "include",
     "lanes",
     "per_entity",
     "upcasts",
@@ -288,7 +289,7 @@ _HOMES = {
     "messages.snooze": "GiveUp Snooze",
     "messages.unique": "Unique",
     "messages.upcasting": "upcasts",
-    "handlers.registry": "HandlerRegistry handles",
+    "handlers.registry": "HandlerRegistry handles include",
     "scheduling.info": "ScheduleInfo",
     "messages.schedule_specs": "Cron Every cron every",
     "serialization.protection": "PayloadCipher",

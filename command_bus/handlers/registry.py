@@ -360,3 +360,6 @@ default_registry = HandlerRegistry()
 
 handles = default_registry.handles
 """Registers a function as the handler of a message in the default registry: `@handles(Deposit)`. See `HandlerRegistry.handles`."""
+
+include = default_registry.include
+"""Adds the handlers of an object, a class or a module to the default registry: `include(Customers)`. See `HandlerRegistry.include`."""

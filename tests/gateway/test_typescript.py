@@ -44,6 +44,8 @@ export async function wrong(): Promise<void> {
   await client.send("Deposit", { account_id: "a-1", amount: 5, nota: "" });
   // @ts-expect-error - a command that is not known
   await client.send("Depozit", {});
+  // @ts-expect-error - a query is called
+  await client.send("GetBalance", { account_id: "a-1" });
   // @ts-expect-error - a reply of another type
   const reply: string = await client.call("Deposit", { account_id: "a-1", amount: 5 });
   // @ts-expect-error - fields of another command
@@ -70,6 +72,10 @@ said.batch = await client.batch([
   { name: "Deposit", fields: { account_id: "ts-1", amount: 1 } }, { name: "Withdraw", fields: { account_id: "ts-1", amount: 6 } }]);
 said.wrong = await problem(() => client.send("Deposit", { account_id: "ts-1", amount: 0 }));
 said.rejected = await problem(() => client.call("Withdraw", { account_id: "ts-1", amount: 99 }));
+said.away = await problem(() => new Client({ url: "http://127.0.0.1:1", token }).send("Burn", { account_id: "a" }));
+const stopped = new AbortController();
+stopped.abort();
+said.stopped = await problem(() => client.status("ts/1 ?", 5, stopped.signal));
 said.unauthorized = await problem(() => new Client({ url, token: "no" }).send("Burn", { account_id: "a" }));
 await client.send("Held", { hold_id: "ts" }, { key: "ts-held", delay: 600 });
 await client.cancel("ops:ts-held", { reason: "a test" });
@@ -128,6 +134,8 @@ def test_the_client_works(served: str, tmp_path: Path, bank_server: EmbeddedServ
     assert [each["status"] for each in said["batch"]["outcomes"]] == ["accepted", "accepted"]
     assert said["wrong"] == [True, 422, "invalid_command", None]
     assert said["rejected"] == [True, 409, "insufficient_funds", None]
+    assert said["away"] == [True, 0, "unreachable", None]
+    assert said["stopped"][0] is False
     assert said["unauthorized"] == [True, 401, "unauthorized", None]
     assert (said["cancelled"], said["progress"], said["event"]) == ("cancelled", "completed", ["completed", "ops:ts/1 ?", True])
 

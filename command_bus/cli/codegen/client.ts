@@ -1,5 +1,7 @@
 /** A command's name. */
 export type CommandName = keyof Commands;
+/** Those that are dispatched; a query is called. */
+export type SendName = { [N in CommandName]: Commands[N]["kind"] extends "query" ? never : N }[CommandName];
 
 /** The answer to a command that the server has. */
 export interface Receipt {
@@ -39,8 +41,8 @@ export interface CallOptions {
 
 /** A command of a batch. */
 export type BatchItem = {
-  [N in CommandName]: { name: N; fields: Commands[N]["fields"] };
-}[CommandName] & {
+  [N in SendName]: { name: N; fields: Commands[N]["fields"] };
+}[SendName] & {
   id?: string;
   delay?: number;
   expires?: number;
@@ -124,7 +126,10 @@ export interface ClientOptions {
   fetch?: typeof fetch;
 }
 
-/** Sends commands to the gateway. Every method throws `Problem`. */
+/**
+ * Sends commands to the gateway. Every method throws `Problem`; with the code `unreachable` and the status 0 if there was no answer: with a `key`
+ * it is safe to try again. What `signal` aborts throws as `fetch` does.
+ */
 export class Client {
   readonly #url: string;
   readonly #token: string;
@@ -137,7 +142,7 @@ export class Client {
   }
 
   /** Dispatch a command: the server has it when this returns. */
-  async send<N extends CommandName>(name: N, fields: Commands[N]["fields"], options: SendOptions = {}): Promise<Receipt> {
+  async send<N extends SendName>(name: N, fields: Commands[N]["fields"], options: SendOptions = {}): Promise<Receipt> {
     const query = new URLSearchParams();
     if (options.delay !== undefined) query.set("delay", String(options.delay));
     if (options.at !== undefined) query.set("at", options.at.toISOString());
@@ -219,7 +224,10 @@ export class Client {
   async #answer(path: string, init: { method?: string; body?: string; headers?: { [name: string]: string }; signal?: AbortSignal | undefined }): Promise<Response> {
     const { signal, ...rest } = init;
     const headers = { ...init.headers, Authorization: `Bearer ${this.#token}` };
-    const answer = await this.#fetch(this.#url + path, { ...rest, headers, ...(signal ? { signal } : {}) });
+    const answer = await this.#fetch(this.#url + path, { ...rest, headers, ...(signal ? { signal } : {}) }).catch((error: unknown) => {
+      if (signal?.aborted) throw error;
+      throw new Problem(0, { code: "unreachable", detail: `${this.#url} cannot be reached: ${String(error)}` }, null);
+    });
     if (answer.ok) return answer;
     const body = (await answer.json().catch(() => ({}))) as { [name: string]: unknown };
     const wait = answer.headers.get("Retry-After");

@@ -186,7 +186,8 @@ _HEAD = """\
 """
 _OWN = (
     "Array", "AsyncGenerator", "BatchItem", "BatchOutcome", "BatchResult", "BusEvent", "CallOptions", "Client", "ClientOptions", "CommandName",
-    "Commands", "Error", "Problem", "Progress", "Promise", "Receipt", "Record", "Response", "SendOptions", "Status", "TextDecoder", "any", "boolean",
+    "Commands", "Error", "Problem", "Progress", "Promise", "Receipt", "Record", "Response", "SendName", "SendOptions", "Status", "TextDecoder", "any",
+    "boolean",
     "never", "null", "number", "object", "string", "undefined", "unknown", "void",
 )  # fmt: skip
 """Names that the client declares or uses."""

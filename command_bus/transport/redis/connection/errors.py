@@ -60,7 +60,13 @@ def translated(error: BaseException, where: str, *, writes: bool = False) -> Com
         return UnsuitableServer(f"{where} {fault} ({text})")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         refused = _never_sent(error)
-        return TransportUnavailable(f"{where} cannot be reached: {text or type(error).__name__}", outcome_unknown=not refused)
+        hint = (
+            ". Nothing listens there: is the server started, and are host and port right?"
+            if "connect call failed" in text.lower()
+            else ""
+        )
+        text = text or type(error).__name__
+        return TransportUnavailable(f"{where} cannot be reached: {text}{hint}", outcome_unknown=not refused)
     return UnsuitableServer(f"{where} {_unexpected(text)}", outcome_unknown=writes)
 
 
