@@ -272,12 +272,14 @@ class Selection(OnSession):
             lots = [] if dry_run else list(by_mailbox.values())
             for start in range(0, len(lots), _AT_ONCE):
                 some = lots[start : start + _AT_ONCE]
-                try:
-                    changed = sum(await asyncio.gather(*(_unless_refused(change(each)) for each in some)))
-                except TransportUnavailable as error:
-                    error.message = f"after {step.done:,} were {done}: {error.message}"
-                    raise
+                answers = await asyncio.gather(*(_unless_refused(change(each)) for each in some), return_exceptions=True)
+                changed = sum(each for each in answers if isinstance(each, int))
                 step = replace(step, done=step.done + changed, left=step.left + sum(map(len, some)) - changed)
+                for error in answers:
+                    if isinstance(error, CommandBusError):
+                        error.message = f"after {step.done:,} were {done}: {error.message}"
+                    if isinstance(error, BaseException):
+                        raise error
             if step.matched == limit:
                 yield step
                 return

@@ -113,7 +113,7 @@ async def test_commands_are_found_and_cancelled(bus: CommandBus, admin: Browser,
     assert "50 shown of" in page_text(page)
     boxes = re.findall(r'name="picked" value="([^"]+)"', page)
     asked = await admin.post(
-        "/act", [*_hidden(page), ("act", "commands.cancel"), *(("picked", unescape(each)) for each in boxes[:2])]
+        "/act", [*_hidden(page), ("act", "commands.pick"), *(("picked", unescape(each)) for each in boxes[:2])]
     )
     assert "2 commands are taken out of line" in page_text(asked.text)
     assert (await admin.post("/act", {**inputs(asked.text), "why": "twice"})).status_code == 303
@@ -227,3 +227,25 @@ async def test_the_bus_tells_how_many_were_replayed_or_discarded_before(bus: Com
     with pytest.raises(NewerState) as again:
         await bus.dead_letters.replay_all()
     assert "after 0 were replayed: order:o-" in again.value.message
+
+
+async def test_odd_ids_go_through_the_boxes_and_odd_numbers_break_nothing(bus: CommandBus, admin: Browser) -> None:
+    ids = ["a b&c=d%20", '"quoted" <b>', "é/: ?#", "x" * 200]
+    for number, each in enumerate(ids):
+        await bus.dispatch(Deposit(account_id=f"{each[:60]}{number}", amount=77), delay=600, command_id=each)
+    page = await admin.page("/commands?field=amount&value=77")
+    boxes = [unescape(each) for each in re.findall(r'name="picked" value="([^"]+)"', page)]
+    asked = await admin.post(
+        "/act", [*_hidden(page), ("act", "commands.pick"), *(("picked", each) for each in [*boxes, "id=", "", "%"])]
+    )
+    done = await admin.post("/act", {**inputs(asked.text), "why": "odd", "total": "9" * 5000, "done": "²"})
+    assert done.status_code == 303
+    assert (await bus.audit.page()).entries[0].outcome.startswith("4 commands are cancelled; ")
+    assert not [each async for each in bus.commands.select(where={"amount": 77})]
+    assert "No command was picked." in page_text(await admin.page("/act?act=commands.pick"))
+
+
+async def test_a_masked_value_inside_of_a_field_is_not_sought(bus: CommandBus) -> None:
+    viewer = Browser(dashboard(bus, users=users_by_header(), mask=["card"], secret="x" * 32))
+    answer = await viewer.get("/commands", params={"field": "payment", "value": ' {"card": "4111"}'})
+    assert answer.status_code == 400

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from command_bus import Command, CommandBus, CommandCancelled, EntityId, HandlerRegistry, RetryPolicy, Unique
+from command_bus import Command, CommandBus, CommandCancelled, DurableContext, EntityId, HandlerRegistry, RetryPolicy, Unique
 from command_bus.admin.selection import BulkStep, Selection
 from command_bus.embedded import EmbeddedServer
-from command_bus.errors import InvalidCommand, InvalidSettings
+from command_bus.errors import InvalidCommand, InvalidSettings, TransportUnavailable
+from command_bus.sending.waiting import WaitingCommands
 from tests.program import run_program
 
 
@@ -35,6 +36,10 @@ class Bill(Command[None], entity="order", retry=RetryPolicy(attempts=5, delay=60
 def url() -> Iterator[str]:
     with EmbeddedServer.start() as server:
         yield server.url
+
+
+class Approve(Command[None], entity="order", durable=True):
+    order: EntityId
 
 
 class Toy:
@@ -215,6 +220,7 @@ async def test_the_command_line(url: str) -> None:
             "2 of 4 commands match" in (await run("cancel", "--where", "carrier=acme", "--state", "waiting", "--dry-run")).stdout
         )
         assert "FIELD=VALUE" in (await run("list", "--where", "carrier", code=2)).stderr
+        assert "once for a field" in (await run("list", "--where", "carrier=a", "--where", "carrier=b", code=2)).stderr
         assert "--all" in (await run("cancel", code=2)).stderr
         assert "pass --yes" in (await run("cancel", "--command", "Ship", code=2)).stderr
         assert "Shipp" in (await run("cancel", "--command", "Shipp", "--dry-run")).stderr
@@ -231,3 +237,76 @@ async def test_the_command_line(url: str) -> None:
             "closed",
         )
         assert entries[1].outcome.startswith("2 of 2 that match")
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+async def test_beside_workers_each_command_runs_once_in_order_or_is_cancelled(url: str, shards: int) -> None:
+    registry, ran = HandlerRegistry(), list[tuple[str, int]]()
+
+    @registry.handles(Ship)
+    async def ship(command: Ship) -> None:
+        ran.append((command.order, command.parcels))
+        await asyncio.sleep(0.002)
+
+    async with CommandBus(url, namespace=f"beside-{shards}", shards=shards, registry=registry) as bus:
+        for start in range(0, 2000, 500):
+            await bus.dispatch_batch([Ship(order=f"o-{each % 40}", parcels=each) for each in range(start, start + 500)])
+        for number in range(100):
+            await bus.dispatch(Ship(order=f"o-{number % 40}", parcels=2000 + number), delay=0.05 + number / 100)
+        async with bus.worker(concurrency=20), asyncio.timeout(60):
+            steps = await asyncio.gather(*(last(bus.commands.select(older_than=0, scan=500).cancel()) for _ in range(2)))
+            for _ in range(5):
+                steps.append(await last(bus.commands.select(state="delayed").cancel(limit=7)))
+                steps.append(await last(bus.commands.select(where={"parcels": 1999}).cancel()))
+                await asyncio.sleep(0.1)
+            await bus.wait_idle(30)
+        cancelled = sum(each.done for each in steps)
+        assert cancelled > 50
+        assert len(ran) + cancelled == 2100
+        assert len(set(ran)) == len(ran)
+        for entity in range(40):
+            at_once = [parcels for order, parcels in ran if order == f"o-{entity}" and parcels < 2000]
+            assert at_once == sorted(at_once), entity
+        stats = await bus.stats()
+        assert (stats.depth, stats.delayed) == (0, 0)
+
+
+async def test_a_durable_command_that_has_begun_is_ended_by_running_alone(url: str) -> None:
+    registry = HandlerRegistry()
+
+    @registry.handles(Approve)
+    async def approve(command: Approve, context: DurableContext) -> None:
+        await context.signal("yes", timeout=600)
+
+    async with CommandBus(url, namespace="durable", registry=registry) as bus, bus.worker():
+        for number in range(3):
+            await bus.dispatch(Approve(order=f"o-{number}"), command_id=f"a-{number}")
+        await bus.dispatch(Approve(order="o-0"), command_id="behind")
+        async with asyncio.timeout(20):
+            while len(await ids(bus.commands.select(state="suspended"))) < 3:
+                await asyncio.sleep(0.05)
+        step = await last(bus.commands.select().cancel())
+        assert (step.done, step.left) == (1, 3)
+        step = await last(bus.commands.select(state="suspended").cancel("over", running=True))
+        assert (step.done, step.left) == (3, 0)
+        await bus.wait_idle(20)
+        assert {(await bus.commands.status(f"a-{number}")).outcome for number in range(3)} == {"cancelled"}
+
+
+async def test_a_server_that_goes_away_in_the_midst_says_what_was_done(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with CommandBus(url, namespace="away") as bus:
+        await bus.dispatch_batch([Ship(order=f"o-{number}") for number in range(300)])
+        cancel, calls = WaitingCommands.cancel_entries, 0
+
+        async def fails(self: WaitingCommands, *arguments: Any) -> int:
+            nonlocal calls
+            calls += 1
+            if calls == 100:
+                raise TransportUnavailable("the server went away")
+            return await cancel(self, *arguments)
+
+        monkeypatch.setattr(WaitingCommands, "cancel_entries", fails)
+        with pytest.raises(TransportUnavailable) as raised:
+            await last(bus.commands.select().cancel())
+        assert raised.value.message == "after 127 were cancelled: the server went away"
+        assert (await bus.stats()).depth == 300 - 127, "what was under way beside it has ended before"

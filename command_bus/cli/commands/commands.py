@@ -67,7 +67,7 @@ def _filters(
     name: Annotated[str | None, Option("--command", help="Only of this wire name.", autocompletion=command_names)] = None,
     where: Annotated[
         list[str] | None,
-        Option("--where", metavar="FIELD=VALUE", help="Only with this value in a field of the payload; may be repeated."),
+        Option("--where", metavar="FIELD=VALUE", help="Only with this value in a field of the payload; one for each field."),
     ] = None,
     older_than: Annotated[
         str | None, Option("--older-than", metavar="TIME", help="Only accepted so long ago: 90s, 30m, 2h.")
@@ -77,8 +77,9 @@ def _filters(
     fields = dict[str, object]()
     for each in where or ():
         field, equals, value = each.partition("=")
-        if not (field and equals):
-            raise usage_error(f"--where {each}: FIELD=VALUE, as carrier=acme")
+        if not (field and equals) or field in fields:
+            twice = " once for a field" if field in fields else ""
+            raise usage_error(f"--where {each}: FIELD=VALUE, as carrier=acme{twice}")
         fields[field] = value
     chosen: Any = {
         "state": state,

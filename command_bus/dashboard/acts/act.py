@@ -107,9 +107,10 @@ def reason_of(fields: Fields) -> str:
     return " ".join(fields["why"].split())[:_LONGEST]
 
 
-def done_before(fields: Fields) -> int:
-    """Return how many things the parts before have changed, as the form that goes on says."""
-    return int(fields["done"]) if fields["done"].isdecimal() else 0
+def number_in(fields: Fields, name: str) -> int:
+    """Return the number that the form of a part that goes on has; 0 if it has none."""
+    text = fields[name][:15]
+    return int(text) if text.isdecimal() else 0
 
 
 def signed(visit: Visit, fields: Fields) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from command_bus.dashboard.acts.act import Act, Part, Plan, reason_of
+from command_bus.dashboard.acts.act import Act, Part, Plan, number_in, reason_of
 from command_bus.dashboard.acts.commands import COMMAND_ACTS
 from command_bus.dashboard.acts.fleet import FLEET_ACTS
 from command_bus.dashboard.acts.letters import LETTER_ACTS
@@ -55,7 +55,7 @@ async def _done(visit: Visit, act: Act, fields: Fields) -> Response:
     visit.state.reads.forget()
     if isinstance(outcome, Part):
         await _write_end(visit, act, plan, reason, f"{outcome.text}; the rest follows", ref)
-        total = max(int(fields["total"] or 0) if fields["total"].isdecimal() else 0, plan.total)
+        total = max(number_in(fields, "total"), plan.total)
         keeps = {
             "act": fields["act"],
             "why": reason,

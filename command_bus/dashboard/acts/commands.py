@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from urllib.parse import parse_qsl
 
 from command_bus.admin.selection import BulkStep
 from command_bus.clock import mono
-from command_bus.dashboard.acts.act import Act, Part, Plan, done_before, reason_of
+from command_bus.dashboard.acts.act import Act, Part, Plan, number_in, signed
 from command_bus.dashboard.pages.selection import FILTERS, selection_of
 from command_bus.dashboard.visit import PICKED, Fields, Visit
+from command_bus.errors import BadStep, CommandTimeout, NewerState
 
 _LOOK_AT = 200_000
 """Commands that are looked at for one part: about four seconds."""
@@ -16,24 +18,53 @@ _SECONDS = 1.0
 """The time that a part takes, once it has changed something."""
 
 
-async def _plan(visit: Visit, fields: Fields) -> Plan:
+def _says(number: int, fields: Fields) -> str:
+    ends = "Those that have started are ended, too. " if fields["running"] else ""
+    return f"{number:,} commands are taken out of line, and their callers get CommandCancelled. {ends}It cannot be undone."
+
+
+def _told(done: int, left: int) -> str:
+    rest = f"; {left:,} are not: they have started or ended meanwhile" if left else ""
+    return f"{done:,} commands are cancelled{rest}"
+
+
+async def _plan_picked(visit: Visit, fields: Fields) -> Plan:
+    number = len(fields[PICKED].split("\n")) if fields[PICKED] else 0
+    nothing = "" if number else "No command was picked."
+    keeps = {PICKED: fields[PICKED], "running": fields["running"]}
+    return Plan(f"{number:,} commands", _says(number, fields), visit.url("/commands"), keeps, nothing=nothing)
+
+
+async def _cancel_picked(visit: Visit, fields: Fields) -> str:
+    done = left = 0
+    for each in fields[PICKED].split("\n"):
+        is_cancelled = False
+        with suppress(CommandTimeout, BadStep, NewerState):  # one that is refused holds up no other
+            is_cancelled = await _cancel_one(visit, dict(parse_qsl(each)), signed(visit, fields), running=bool(fields["running"]))
+        done, left = done + is_cancelled, left + (not is_cancelled)
+    return _told(done, left)
+
+
+async def _cancel_one(visit: Visit, named: dict[str, str], why: str, *, running: bool) -> bool:
+    command_id, kind, entity_id = named.get("id", ""), named.get("type", ""), named.get("entity", "")
+    if not command_id:
+        return False
+    if kind and entity_id and await visit.bus.entity(kind, entity_id).cancel(command_id):
+        return True
+    return (running or not kind) and await visit.bus.cancel(command_id, running=running, reason=why)
+
+
+async def _plan_all(visit: Visit, fields: Fields) -> Plan:
     asked = {name: fields[name] for name in FILTERS}
     filters = ", ".join(f"{name} {value}" for name, value in asked.items() if value) or "no filter"
-    ends = "Those that have started are ended, too. " if fields["running"] else ""
-    says = f"are taken out of line, and their callers get CommandCancelled. {ends}It cannot be undone."
-    back = visit.url("/commands", **asked)
-    if fields[PICKED]:
-        number = len(fields[PICKED].split("\n"))
-        keeps = {PICKED: fields[PICKED], "running": fields["running"]}
-        return Plan(f"{number:,} commands", f"{number:,} commands {says}", back, keeps, details="picked one by one", total=number)
     selection = selection_of(visit, fields, _LOOK_AT)
     counts = await selection.count()
     number = counts.total()
     cut = "" if selection.complete else f" {selection.looked:,} commands were looked at; there may be more: ask again."
     return Plan(
         f"{number:,} commands ({filters})",
-        f"{number:,} commands {says}{cut}",
-        back,
+        f"{_says(number, fields)}{cut}",
+        visit.url("/commands", **asked),
         asked | {"running": fields["running"]},
         typed=str(number),
         counts=tuple((f"{name or 'unreadable'}, {state}", count) for (name, state), count in counts.most_common(20)),
@@ -43,29 +74,17 @@ async def _plan(visit: Visit, fields: Fields) -> Plan:
     )
 
 
-async def _cancel(visit: Visit, fields: Fields) -> str | Part:
-    why = f"{reason_of(fields)} ({visit.user.name})"
-    if fields[PICKED]:
-        return await _cancel_picked(visit, fields, why)
-    before, until, step = done_before(fields), mono() + _SECONDS, BulkStep()
+async def _cancel_all(visit: Visit, fields: Fields) -> str | Part:
+    why = signed(visit, fields)
+    before, until, step = number_in(fields, "done"), mono() + _SECONDS, BulkStep()
     async for step in selection_of(visit, fields, _LOOK_AT).cancel(why, running=bool(fields["running"])):
         if step.done and not step.complete and mono() >= until:
-            return Part(f"{before + step.done:,} commands are cancelled", before + step.done, {})
-    left = f"; {step.left:,} are not: they have started or ended meanwhile" if step.left else ""
-    return f"{before + step.done:,} commands are cancelled{left}"
+            return Part(_told(before + step.done, 0), before + step.done, {})
+    return _told(before + step.done, step.left)
 
 
-async def _cancel_picked(visit: Visit, fields: Fields, why: str) -> str:
-    done = left = 0
-    for each in fields[PICKED].split("\n"):
-        named = dict(parse_qsl(each))
-        command_id, kind, entity_id = named.get("id", ""), named.get("type", ""), named.get("entity", "")
-        is_cancelled = bool(kind and entity_id) and await visit.bus.entity(kind, entity_id).cancel(command_id)
-        if not is_cancelled and (fields["running"] or not kind):
-            is_cancelled = await visit.bus.cancel(command_id, running=bool(fields["running"]), reason=why)
-        done, left = done + is_cancelled, left + (not is_cancelled)
-    return f"{done:,} commands are cancelled" + (f"; {left:,} are not: they have started or ended meanwhile" if left else "")
-
-
-COMMAND_ACTS = {"commands.cancel": Act("Cancel commands", "operator", _plan, _cancel, is_grave=True)}
+COMMAND_ACTS = {
+    "commands.pick": Act("Cancel picked commands", "operator", _plan_picked, _cancel_picked, is_grave=True),
+    "commands.cancel": Act("Cancel commands", "admin", _plan_all, _cancel_all, is_grave=True),
+}
 """These acts, by their names."""

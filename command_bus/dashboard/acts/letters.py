@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.info import DeadLetter
-from command_bus.dashboard.acts.act import Act, Input, Part, Performing, Plan, Planning, done_before
+from command_bus.dashboard.acts.act import Act, Input, Part, Performing, Plan, Planning, number_in
 from command_bus.dashboard.pages.commands import FILTERS, filters_of
 from command_bus.dashboard.visit import PICKED, Fields, Visit
 from command_bus.dashboard.words import when
@@ -277,7 +277,7 @@ def _each(done: str, act: Callable[[DeadLetters, str], Awaitable[Any]]) -> Perfo
                 refused, first = refused + 1, first or f"{letter.id}: {error.message}"
             else:
                 changed += 1
-        total = done_before(fields) + changed
+        total = number_in(fields, "done") + changed
         parts = [f"{total:,} dead letters {done}"]
         parts += [f"{gone:,} were gone already"] if gone else []
         parts += [f"{refused:,} were refused, the first, {first}"] if refused else []

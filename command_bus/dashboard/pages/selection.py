@@ -52,8 +52,9 @@ def selection_of(visit: Visit, fields: Fields, scan: int) -> Selection:
     age = _AGE.fullmatch(older)
     if older and age is None:
         raise InvalidSettings(f"accepted before={older!r}: a time as 90 s, 30 min, 2 h or 7 d")
-    if visit.state.masking.hides(name):
-        raise InvalidSettings(f"the field {name} is masked here, so nothing is sought by its value")
+    masking = visit.state.masking
+    if masking.hides(name) or (name and masking.is_used and fields["value"].lstrip()[:1] in ("{", "[")):
+        raise InvalidSettings(f"the field {name} is masked here, or something in it, so nothing is sought by its value")
     return visit.bus.commands.select(
         state=state,
         entity_type=fields["type"].strip() or None,
