@@ -39,8 +39,9 @@ if TYPE_CHECKING:
         WaitingCommand,
     )
     from command_bus.admin.limits import LimitInfo
-    from command_bus.admin.records import CommandRecord, LogEntry, StepInfo
+    from command_bus.admin.records import CommandRecord, CommandTree, LogEntry, StepInfo
     from command_bus.admin.search import FoundEntities
+    from command_bus.admin.selection import BulkStep, SelectedCommand, Selection
     from command_bus.admin.views import StandingEntity, Standstill
     from command_bus.bus import CommandBus
     from command_bus.errors import (
@@ -132,6 +133,7 @@ __all__ = [
     "BatchOutcome",
     "BatchResult",
     "BlockingCallWarning",
+    "BulkStep",
     "BusClosed",
     "BusSettings",
     "CallCycle",
@@ -148,6 +150,7 @@ __all__ = [
     "CommandRejected",
     "CommandStatus",
     "CommandTimeout",
+    "CommandTree",
     "Cron",
     "DeadLetter",
     "DelayedCommand",
@@ -214,6 +217,8 @@ __all__ = [
     "ResultNotKept",
     "RetryPolicy",
     "ScheduleInfo",
+    "SelectedCommand",
+    "Selection",
     "Sending",
     "Snooze",
     "StandingEntity",
@@ -267,7 +272,8 @@ _HOMES = {
     "admin.views": "StandingEntity Standstill",
     "admin.command_status": "CommandStatus",
     "admin.commands": "DelayedCommand",
-    "admin.records": "CommandRecord LogEntry StepInfo",
+    "admin.records": "CommandRecord CommandTree LogEntry StepInfo",
+    "admin.selection": "BulkStep SelectedCommand Selection",
     "admin.entity": "EntityScope",
     "admin.events": "Event EventPage",
     "admin.history": "HistoryEntry HistoryPage",
