@@ -16,6 +16,7 @@ from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.stored_fields import stored_fields
+from command_bus.serialization.tallies import Tallies
 from command_bus.session import OnSession
 from command_bus.stream_ids import ms_of
 
@@ -168,8 +169,8 @@ def _entry(entry: str, data: bytes) -> AuditEntry:
 
 
 _TRENDS_KEPT = 2 * 24 * 60
-_MINUTE_MS = 60_000
-_TREND_LIMITS = PayloadLimits(max_bytes=16 * 1024)
+_MINUTE_MS, _TALLIED_MS = 60_000, 300_000
+_TREND_LIMITS = PayloadLimits(max_bytes=256 * 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,7 @@ class TrendPoint:
         dead_letters: At that moment.
         oldest_age: At that moment.
         workers: Live ones.
+        tallies: Of each fifth minute, what became of the live workers' runs since they started, packed (see `Tallies`).
     """
 
     at_ms: int
@@ -207,12 +209,14 @@ class TrendPoint:
     dead_letters: int = 0
     oldest_age: float = 0.0
     workers: int = 0
+    tallies: bytes = b""
 
     @classmethod
     def of(cls, stats: Stats, at_ms: int) -> TrendPoint:
         """Return the point of figures that were read at a time."""
-        values = {each.name: getattr(stats, each.name) for each in fields(cls) if each.name not in ("at_ms", "workers")}
-        return cls(at_ms=at_ms, workers=len(stats.workers), **values)
+        values = {each.name: getattr(stats, each.name) for each in fields(cls) if each.name not in ("at_ms", "workers", "tallies")}
+        tallies = b"" if at_ms % _TALLIED_MS else Tallies.sum(each.tallies for each in stats.workers).pack()
+        return cls(at_ms=at_ms, workers=len(stats.workers), tallies=tallies, **values)
 
 
 class Trends(OnSession):

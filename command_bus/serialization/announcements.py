@@ -84,6 +84,7 @@ class WorkerInfo:
         awaiting_reply: Entities among `running` whose handler waited for a reply of the bus; they do not count against `concurrency`.
         paused: Whether it takes no work for now.
         odd_values: How many stored values its process has passed over because they were odd.
+        tallies: What became of its runs, packed (see `Tallies`).
     """
 
     name: str
@@ -101,6 +102,7 @@ class WorkerInfo:
     awaiting_reply: int = 0
     paused: bool = False
     odd_values: int = 0
+    tallies: bytes = b""
 
     @property
     def patience_ms(self) -> int:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import call
 from typing import Any
@@ -28,6 +28,7 @@ from command_bus.middleware import Handling, around_handle
 from command_bus.sending.follow_ups import FollowUps
 from command_bus.serialization.envelope_options import CALLERS, CHAIN
 from command_bus.serialization.reply import Cancelled
+from command_bus.serialization.tallies import FAILED, HANDLED, RETRIED, Tallies
 from command_bus.transport.mailboxes import mailbox_label, type_of
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
@@ -35,9 +36,11 @@ from command_bus.transport.steps import (
     Cancellation,
     Cause,
     DeadLetterStep,
+    Done,
     GiveBack,
     Lease,
     Park,
+    Retry,
     Started,
     Step,
     Suspend,
@@ -54,6 +57,7 @@ from command_bus.worker.worker_bus import WorkerBus
 
 CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the application")
 """The end of a handler that something other than the worker cancelled."""
+_ENDS: dict[type, int] = {Done: HANDLED, DeadLetterStep: FAILED, Park: FAILED, Retry: RETRIED}
 
 _log = logging.getLogger("command_bus.worker")
 
@@ -73,6 +77,7 @@ class Executor:
         offers: Leaves commands to other workers.
         durable: Begins and ends the runs of durable handlers.
         contexts: Makes the context of each command.
+        tallies: Counts what became of the runs.
     """
 
     bus: WorkerBus
@@ -85,6 +90,7 @@ class Executor:
     offers: Offers
     durable: DurableRuns
     contexts: CommandContexts
+    tallies: Tallies = field(default_factory=Tallies)
 
     def __post_init__(self) -> None:
         around, self._transport, protection = (
@@ -231,6 +237,14 @@ class Executor:
         return None
 
     def _decide(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
+        step = self._following(lease, run, result)
+        if (end := _ENDS.get(type(step))) is not None and getattr(step, "counts", True):
+            tally, micros = self.tallies[run.handler.spec.name], int((mono() - run.began) * 1_000_000)
+            tally[end] += 1
+            tally[(micros * micros).bit_length()] += 1
+        return step
+
+    def _following(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
         """Return the step that follows from a handler's result."""
         kind = type(result)
         if kind is Interruption:

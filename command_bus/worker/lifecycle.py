@@ -51,13 +51,6 @@ UNKNOWN = ""
 """Replaces the name of a command that this worker has no handler for: such names may be anything, and too many."""
 
 
-@dataclass(slots=True)
-class _Clocked(Runnable):
-    """A command that can run, and since when."""
-
-    began: float = 0.0
-
-
 class ObservedDecisions(Decisions):
     """The rules of one worker, each decision reported.
 
@@ -77,7 +70,7 @@ class ObservedDecisions(Decisions):
             return read
         if started.attempt == 1 and not started.replayed:
             self._observer.waited(read.handler.spec.name, max(started.now_ms - read.accepted_ms, 0) / 1000)
-        return _Clocked(read.envelope, read.started, read.handler, read.message, read.policy, began=mono())
+        return read
 
     def completed(self, run: Runnable, value: Any) -> Step:
         return self._reported(run, "completed", super().completed(run, value))
@@ -109,7 +102,7 @@ class ObservedDecisions(Decisions):
     def _reported(self, run: Runnable, outcome: str, step: Step) -> Step:
         name = run.handler.spec.name
         self._observer.handled(name, outcome)
-        self._observer.ran(name, mono() - run.began if isinstance(run, _Clocked) else 0.0)
+        self._observer.ran(name, mono() - run.began)
         if type(step) is not Done:
             self._report_step(name, step)
         return step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from command_bus.clock import mono
@@ -76,6 +76,8 @@ class Runnable:
     """What its handler is as a running one, and what it does next, if it was begun."""
     lends_beyond: bool = False
     """Whether its handler lends its slot although no more may be."""
+    began: float = field(default_factory=mono)
+    """When it was read."""
 
     @property
     def may_start(self) -> bool:

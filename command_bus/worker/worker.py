@@ -28,6 +28,7 @@ from command_bus.randomness import JITTER, token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.odd_values import odd_values
+from command_bus.serialization.tallies import Tallies
 from command_bus.session import Session
 from command_bus.settings import BusSettings, resolved, unknown_variables
 from command_bus.transport.mailboxes import mailbox_label
@@ -81,6 +82,7 @@ class Worker:
         self._stack = AsyncExitStack()
         self._parts: _Parts | None = None
         self.state = WorkerState()
+        self.tallies = Tallies()
         self.on_settled: Callable[[SettledCommand], None] | None = None
         self._concurrency = most_at_once(settings, registry)
         self._starting = asyncio.Lock()
@@ -280,6 +282,7 @@ class Worker:
             awaiting_reply=self.figures.awaiting_reply,
             paused=self.paused,
             odd_values=sum(odd_values.counts().values()),
+            tallies=self.tallies.pack(),
         )
 
 
@@ -319,6 +322,7 @@ class _Parts:
             offers=Offers(JITTER, worker.name, OtherWorkers(session.transport.announcements.workers)),
             durable=_durable_runs(worker, session, decisions, self.side),
             contexts=CommandContexts(),
+            tallies=worker.tallies,
         )
         execute, steps, lost = reported(
             session.notifications, worker.on_settled, worker.name, executor.begin, self.side.steps, decisions.lost
