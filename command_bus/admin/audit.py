@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
 
 from command_bus.admin.info import Stats
 from command_bus.clock import time_of
@@ -193,6 +195,7 @@ class TrendPoint:
         oldest_age: At that moment.
         workers: Live ones.
         tallies: Of each fifth minute, what became of the live workers' runs since they started, packed (see `Tallies`).
+        runs: How many these were. It shrinks where a worker has left.
     """
 
     at_ms: int
@@ -210,13 +213,15 @@ class TrendPoint:
     oldest_age: float = 0.0
     workers: int = 0
     tallies: bytes = b""
+    runs: int = 0
 
     @classmethod
     def of(cls, stats: Stats, at_ms: int) -> TrendPoint:
         """Return the point of figures that were read at a time."""
-        values = {each.name: getattr(stats, each.name) for each in fields(cls) if each.name not in ("at_ms", "workers", "tallies")}
-        tallies = b"" if at_ms % _TALLIED_MS else Tallies.sum(each.tallies for each in stats.workers).pack()
-        return cls(at_ms=at_ms, workers=len(stats.workers), tallies=tallies, **values)
+        values = {each.name: getattr(stats, each.name) for each in fields(cls) if hasattr(stats, each.name)}
+        tallies = Tallies() if at_ms % _TALLIED_MS else Tallies.sum(each.tallies for each in stats.workers)
+        own: dict[str, Any] = {"workers": len(stats.workers), "tallies": tallies.pack(), "runs": tallies.runs}
+        return cls(at_ms=at_ms, **{**values, **own})
 
 
 class Trends(OnSession):
@@ -254,6 +259,7 @@ class Trends(OnSession):
         return [point for point in points if point is not None]
 
 
+@lru_cache(_TRENDS_KEPT)
 def _point(data: bytes) -> TrendPoint | None:
     """Return a point; None if it cannot be read. Fields of a later release are ignored."""
     try:

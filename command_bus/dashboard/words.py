@@ -60,6 +60,8 @@ def span(seconds: float | None) -> str:
         return ""
     if seconds == 0:
         return "0 s"
+    if 0 < seconds < 0.001:
+        return "< 1 ms"
     if seconds < 10:
         return f"{max(seconds, 0):.1f} s" if seconds >= 1 else f"{max(seconds, 0) * 1000:.0f} ms"
     left, parts = int(seconds), list[str]()

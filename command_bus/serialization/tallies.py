@@ -31,8 +31,15 @@ class Tallies(dict[str, Counter[int]]):
         """Return that of a command of which none was kept yet."""
         return self.setdefault(name, Counter())
 
+    @property
+    def runs(self) -> int:
+        """How many runs there were."""
+        return sum(tally[end] for tally in self.values() for end in (HANDLED, FAILED, RETRIED))
+
     def pack(self) -> bytes:
-        """Return the bytes. Another thread may count meanwhile."""
+        """Return the bytes; none of nothing. Another thread may count meanwhile."""
+        if not self:
+            return b""
         rows = sorted(list(self.items()), key=lambda each: -each[1].get(HANDLED, 0))[:_MOST]
         return pack({name: [number for pair in list(tally.items()) for number in pair] for name, tally in rows})
 
@@ -43,9 +50,11 @@ class Tallies(dict[str, Counter[int]]):
         for data in filter(None, parts):
             try:
                 for name, row in dict[str, list[int]](unpack(data, _LIMITS)).items():
-                    found[name].update({key: number for key, number in zip(row[::2], row[1::2], strict=True) if _fits(key, number)})
+                    found[str(name)].update(
+                        {key: number for key, number in zip(row[::2], row[1::2], strict=True) if _fits(key, number)}
+                    )
             except (Undecodable, TypeError, ValueError, KeyError) as error:
-                pass_over("tallies", data, error)
+                pass_over("workers", data, error)
         return found
 
     def grow(self, before: Tallies, after: Tallies) -> None:

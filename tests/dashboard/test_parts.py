@@ -18,7 +18,7 @@ from command_bus.admin.audit import TrendPoint
 from command_bus.admin.events import Event
 from command_bus.dashboard.masking import HIDDEN, MASK, Masking, unknown_masks
 from command_bus.dashboard.pages.commands import attempts_of
-from command_bus.dashboard.pages.fleet import Line, bars, line_plot, nice_top, quantiles, rates
+from command_bus.dashboard.pages.throughput import Line, bars, line_plot, nice_top, quantiles, rates
 from command_bus.dashboard.pulse import SharedReads
 from command_bus.dashboard.words import TONES, ago, count, span, stamp, tone, when
 from command_bus.spelling import several_names

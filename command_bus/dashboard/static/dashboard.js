@@ -59,6 +59,43 @@ for (const each of document.querySelectorAll("time[datetime]")) {
   if (!Number.isNaN(at.valueOf())) each.title = `${each.title} · ${at.toLocaleString()} here`;
 }
 
+// Plots: the values at a time, which the pointer or the arrow keys choose, as the table below has them. The newest row is the first.
+const times = () => [...document.querySelectorAll("#values tbody tr")];
+const msOf = (row) => Date.parse(row.querySelector("time").dateTime);
+
+function point(svg, at) {
+  const all = times();
+  if (!all.length) return;
+  const row = all[Math.max(0, Math.min(at, all.length - 1))];
+  const [first, last, box] = [msOf(all[all.length - 1]), msOf(all[0]), svg.viewBox.baseVal];
+  const x = String(66 + (box.width - 74) * (msOf(row) - first) / Math.max(last - first, 1));
+  const guide = svg.querySelector(".guide") || svg.appendChild(document.createElementNS(svg.namespaceURI, "line"));
+  for (const [name, value] of Object.entries({ class: "guide", x1: x, x2: x, y1: 18, y2: box.height - 24 })) guide.setAttribute(name, value);
+  svg.dataset.at = all.indexOf(row);
+  const figure = svg.closest("figure");
+  figure.querySelector(".at").textContent = `${row.cells[0].textContent.trim().slice(5)} UTC`;
+  figure.querySelectorAll(".legend b").forEach((each, index) => { each.textContent = row.cells[Number(svg.dataset.column) + index].textContent; });
+}
+
+for (const name of ["pointermove", "pointerdown"]) {
+  document.addEventListener(name, (event) => {
+    const svg = event.target.closest && event.target.closest("svg[data-column]");
+    if (!svg) return;
+    const [all, box] = [times().map(msOf), svg.getBoundingClientRect()];
+    const share = ((event.clientX - box.left) / box.width * 560 - 66) / 486;
+    const wanted = all[all.length - 1] + share * (all[0] - all[all.length - 1]);
+    point(svg, all.reduce((best, at, index) => Math.abs(at - wanted) < Math.abs(all[best] - wanted) ? index : best, 0));
+  });
+}
+
+document.addEventListener("keydown", (event) => {
+  const svg = event.target.closest("svg[data-column]");
+  const step = { ArrowLeft: 1, ArrowRight: -1, Home: 1e6, End: -1e6 }[event.key];
+  if (!svg || !step) return;
+  event.preventDefault();
+  point(svg, Number(svg.dataset.at || 0) + step);
+});
+
 // Live: the server says that something has changed; the page asks for itself, and takes over its live parts.
 const parts = () => [...document.querySelectorAll("[data-live][id]")];
 let version = null;
@@ -68,8 +105,8 @@ let lastAsked = 0;
 function busy() {
   const focused = document.activeElement;
   const selection = window.getSelection();
-  return Boolean(focused && focused.closest("[data-live] input, [data-live] textarea, [data-live] select")) ||
-    Boolean(document.querySelector("[data-live] [name=picked]:checked")) ||
+  return Boolean(focused && focused.closest("[data-live] input, [data-live] textarea, [data-live] select, [data-live] svg")) ||
+    Boolean(document.querySelector("[data-live] [name=picked]:checked, [data-live] svg:hover")) ||
     Boolean(selection && !selection.isCollapsed);
 }
 
