@@ -1,5 +1,6 @@
-"""`Tallies`: what became of the runs of handlers, by command, and how long they took. A worker has one in memory, and publishes it with its
-signs of life: a command costs the server nothing for it.
+"""`Tallies`: what became of the runs of handlers, by command, and how long they took.
+
+A worker has one in memory, and publishes it with its signs of life: a command costs the server nothing for it.
 
     {wire name: [key, number, key, number, …]}
 
@@ -40,7 +41,7 @@ class Tallies(dict[str, Counter[int]]):
         """Return the bytes; none of nothing. Another thread may count meanwhile."""
         if not self:
             return b""
-        rows = sorted(list(self.items()), key=lambda each: -each[1].get(HANDLED, 0))[:_MOST]
+        rows = sorted(self.copy().items(), key=lambda each: -each[1].get(HANDLED, 0))[:_MOST]
         return pack({name: [number for pair in list(tally.items()) for number in pair] for name, tally in rows})
 
     @classmethod

@@ -101,7 +101,7 @@ def bars(label: str, names: Sequence[str], values: Sequence[float]) -> Markup:
     return _figure(label, parts)
 
 
-def _figure(label: str, parts: Sequence[Markup], below: Markup = Markup(), about: Markup = Markup(), column: int = 0) -> Markup:
+def _figure(label: str, parts: Sequence[Markup], below: str = "", about: str = "", column: int = 0) -> Markup:
     """Return a drawing with what is below it. One whose values are in the table, from a column on, takes the pointer and the keyboard."""
     drawing = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}"{}>{}</svg>').format(
         _WIDTH, _HEIGHT, label, Markup(' tabindex="0" data-column="{}"').format(column) if column else "", Markup("").join(parts)
