@@ -239,9 +239,8 @@ class Executor:
     def _decide(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
         step = self._following(lease, run, result)
         if (end := _ENDS.get(type(step))) is not None and getattr(step, "counts", True):
-            tally, micros = self.tallies[run.handler.spec.name], int((mono() - run.began) * 1_000_000)
-            tally[end] += 1
-            tally[(micros * micros).bit_length()] += 1
+            micros = int((mono() - run.began) * 1_000_000)
+            self.tallies[run.handler.spec.name].update((end, (micros * micros).bit_length()))
         return step
 
     def _following(self, lease: Lease, run: Runnable, result: Any) -> Step | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
-from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from command_bus.admin.audit import TrendPoint
@@ -19,8 +19,8 @@ from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.words import count, span, when
 from command_bus.serialization.tallies import FAILED, HANDLED, RETRIED, Tallies, quantile
 
-_WIDTH, _HEIGHT = 560, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 8, 18, 24
+_WIDTH, _HEIGHT = 486, 148
+"""Units of what is between the axes; `plots.html` has the rest."""
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
 
 
@@ -38,6 +38,28 @@ class Line(NamedTuple):
     tone: str = "accent"
 
 
+class Plot(NamedTuple):
+    """A plot of lines over time, as `plots.html` draws it.
+
+    Attributes:
+        label: Heads it.
+        top: Where its axis ends.
+        unit: In which that is; empty: a number.
+        lines: Each line, its path, and its last value.
+        clock: Begin, middle and end.
+        at: The last time.
+        column: The first of its columns in the table of values.
+    """
+
+    label: str
+    top: float
+    unit: str
+    lines: list[tuple[Line, str, str]]
+    clock: list[str]
+    at: str
+    column: int
+
+
 def nice_top(most: float) -> float:
     """Return the next larger of 1, 2, 5, 10, 20, …: the top of an axis."""
     if most <= 0:
@@ -51,99 +73,35 @@ def unit_of(seconds: float) -> tuple[float, str]:
     return next((each for each in _UNITS if seconds > 2 * each[0]), _UNITS[-2])
 
 
-def line_plot(label: str, times: Sequence[int], lines: Sequence[Line], *, seconds: bool = False, column: int = 0) -> Markup:
-    """Return a plot of lines over time (ms). Values are numbers, or seconds; the table of values has them from a column on."""
+def line_plot(label: str, times: Sequence[int], lines: Sequence[Line], *, seconds: bool = False, column: int = 0) -> Plot:
+    """Return a plot of lines over time (ms). Values are numbers, or seconds."""
     most = max((value for line in lines for value in line.values if value is not None), default=0.0)
     size, unit = unit_of(most) if seconds else (1.0, "")
-    top = nice_top(most / size) * size
+    top = nice_top(most / size)
     first, last = (times[0], times[-1]) if times else (0, 1)
-    wide, high = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
-    def x(at: int) -> float:
-        return _LEFT + wide * (at - first) / max(last - first, 1)
+    def path(line: Line) -> str:
+        found, before = list[str](), None
+        for at, value in zip(times, line.values, strict=True):
+            if value is not None:
+                x, y = _WIDTH * (at - first) / max(last - first, 1), _HEIGHT * (1 - min(value / size / top, 1.0))
+                found.append(f"{'M' if before is None else 'L'}{x:.1f} {y:.1f}")
+            before = value
+        return " ".join(found)
 
-    def y(value: float) -> float:
-        return _TOP + high * (1 - min(value / top, 1.0))
-
-    parts = [_grid(top / size, unit), _clock(first, last)]
-    for line in lines:
-        path = _path([(x(at), None if value is None else y(value)) for at, value in zip(times, line.values, strict=True)])
-        parts.append(Markup('<path class="line {}" d="{}"/>').format(line.tone, path))
-    legend = Markup("").join(
-        Markup('<span class="key {}"><span class="swatch" aria-hidden="true"></span>{} <b>{}</b></span>').format(
-            line.tone, line.name, _shown(line.values[-1] if line.values else None, seconds)
-        )
-        for line in lines
-    )
-    about = Markup(' <small class="at">{} UTC</small>').format(when(last)[5:])
-    return _figure(label, parts, Markup('<div class="legend" aria-live="polite">{}</div>').format(legend), about, column)
+    drawn = [(line, path(line), shown(line.values[-1] if line.values else None, seconds=seconds)) for line in lines]
+    return Plot(label, top, unit, drawn, clock(first, last), when(last)[5:], column)
 
 
-def _shown(value: float | None, seconds: bool) -> str:
+def shown(value: float | None, *, seconds: bool) -> str:
+    """Return a value of a plot as people read it."""
     return "–" if value is None else span(value) if seconds else count(round(value, 2))
 
 
-def bars(label: str, names: Sequence[str], values: Sequence[float]) -> Markup:
-    """Return a plot of bars, with their names below and their values above."""
-    top, wide = nice_top(max(values, default=0)), (_WIDTH - _LEFT - _RIGHT) / max(len(values), 1)
-    high = _HEIGHT - _TOP - _BOTTOM
-    parts = [_grid(top)]
-    for at, (name, value) in enumerate(zip(names, values, strict=True)):
-        tall = high * value / top
-        left = _LEFT + at * wide
-        bar = Markup('<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
-        parts.append(bar.format(left + 2, _TOP + high - tall, max(wide - 4, 1), tall))
-        text = Markup('<text class="tick" x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>')
-        parts += (
-            text.format(left + wide / 2, at_y, each)
-            for at_y, each in ((_HEIGHT - 6, name), (_TOP + high - tall - 4, count(value)))
-        )
-    return _figure(label, parts)
-
-
-def _figure(label: str, parts: Sequence[Markup], below: str = "", about: str = "", column: int = 0) -> Markup:
-    """Return a drawing with what is below it. One whose values are in the table, from a column on, takes the pointer and the keyboard."""
-    drawing = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}"{}>{}</svg>').format(
-        _WIDTH, _HEIGHT, label, Markup(' tabindex="0" data-column="{}"').format(column) if column else "", Markup("").join(parts)
-    )
-    return Markup('<figure class="plot"><figcaption>{}{}</figcaption>{}{}</figure>').format(escape(label), about, drawing, below)
-
-
-def _grid(top: float, unit: str = "") -> Markup:
-    """Return the lines behind a plot with their numbers, of a unit or none."""
-    parts: list[Markup] = []
-    for step in range(3):
-        value, at = top * step / 2, _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - step / 2)
-        parts.append(
-            Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(_LEFT, _WIDTH - _RIGHT, at, at)
-        )
-        name = f"{value:g} {unit}" if unit else count(value)
-        parts.append(Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(_LEFT - 8, at + 4, name))
-    return Markup("").join(parts)
-
-
-def _clock(first: int, last: int) -> Markup:
-    """Return the times below: begin, middle and end, in UTC; with seconds or days where they would be alike without."""
+def clock(first: int, last: int) -> list[str]:
+    """Return the times below a plot, in UTC; with seconds or days where they would be alike without."""
     cut = slice(11, 19) if last - first < 600_000 else slice(11, 16) if when(first)[:10] == when(last)[:10] else slice(5, 16)
-    parts: list[Markup] = []
-    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-        at = _LEFT + (_WIDTH - _LEFT - _RIGHT) * share
-        text = Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{} UTC</text>')
-        parts.append(text.format(at, _HEIGHT - 6, anchor, when(int(first + (last - first) * share))[cut]))
-    return Markup("").join(parts)
-
-
-def _path(points: Sequence[tuple[float, float | None]]) -> str:
-    """Return the path of a line, interrupted at gaps."""
-    parts: list[str] = []
-    begins = True
-    for x, y in points:
-        if y is None:
-            begins = True
-            continue
-        parts.append(f"{'M' if begins else 'L'}{x:.1f} {y:.1f}")
-        begins = False
-    return " ".join(parts)
+    return [when(at)[cut] for at in (first, (first + last) // 2, last)]
 
 
 _SPANS = {"3h": 180, "12h": 720, "2d": 2880}
@@ -151,7 +109,9 @@ _SLOTS = 180
 _FALLS = 20
 _SAMPLE = 200
 _GAP_MS = 150_000
-_STEPS = ((0.01, "10 ms"), (0.1, "100 ms"), (1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (float("inf"), "more"))
+_STEPS = (
+    (0.01, "< 10 ms"), (0.1, "< 100 ms"), (1, "< 1 s"), (10, "< 10 s"), (60, "< 1 min"), (600, "< 10 min"), (math.inf, "more"),
+)  # fmt: skip
 
 
 class Times(NamedTuple):
@@ -188,11 +148,9 @@ async def throughput_page(visit: Visit) -> Response:
         waits=quantiles(waits),
         runs=quantiles(runs),
         spread=[
-            bars("Seconds that they waited for their first start", *_spread(waits)),
-            bars("Seconds from the first start to the end", *_spread(runs)),
-        ]
-        if waits
-        else [],
+            ("Seconds that they waited for their first start", *spread(waits)),
+            ("Seconds from the first start to the end", *spread(runs)),
+        ],
         slowest=sorted(waiting, key=lambda each: -each[1])[:5],
     )
 
@@ -277,7 +235,7 @@ def _drawn(points: Sequence[TrendPoint]) -> dict[str, Any]:
     slots = [list(each) for _, each in groupby(points, lambda point: point.at_ms // (step * 60_000))]
     ends = [each[-1] for each in slots]
     times = [each.at_ms for each in ends]
-    plots, columns, texts = list[Markup](), list[str](), list[list[str]]()
+    plots, columns, texts = list[Plot](), list[str](), list[list[str]]()
     for label, grows, lines in _PLOTS:
         drawn = [
             Line(
@@ -292,7 +250,7 @@ def _drawn(points: Sequence[TrendPoint]) -> dict[str, Any]:
         seconds = lines[0][1] == "oldest_age"
         plots.append(line_plot(label, times, drawn, seconds=seconds, column=len(columns) + 1))
         columns += [line.name for line in drawn]
-        texts += [[_shown(value, seconds) for value in line.values] for line in drawn]
+        texts += [[shown(value, seconds=seconds) for value in line.values] for line in drawn]
     return {
         "plots": plots,
         "columns": columns,
@@ -301,14 +259,10 @@ def _drawn(points: Sequence[TrendPoint]) -> dict[str, Any]:
     }
 
 
-def _spread(values: Sequence[float]) -> tuple[list[str], list[float]]:
-    """Return how many values are below each step, and above the one before."""
-    below, counts = 0, list[float]()
-    for most, _ in _STEPS:
-        under = sum(value < most for value in values)
-        counts.append(under - below)
-        below = under
-    return [f"< {name}" if name != "more" else "more" for _, name in _STEPS], counts
+def spread(values: Sequence[float]) -> tuple[list[tuple[str, int]], float]:
+    """Return how many values are below each step and not below the one before, and where their axis ends."""
+    counts = Counter(next(name for most, name in _STEPS if value < most) for value in values)
+    return [(name, counts[name]) for _, name in _STEPS], nice_top(max(counts.values(), default=0))
 
 
 def _with_waits(ends: Sequence[HistoryEntry]) -> list[tuple[HistoryEntry, float]]:
