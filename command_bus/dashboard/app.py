@@ -290,14 +290,12 @@ class Dashboard:
         return RedirectResponse(address(root_of(request), "/sign-in", {"next": following}), status_code=303)
 
     async def _page(self, visit: Visit, page: Page) -> Response:
-        if not visit.bus.is_open:
-            await visit.bus.open()
         try:
+            if not visit.bus.is_open:
+                await visit.bus.open()
             return await page(visit)
-        except (HTTPException, CommandBusError):
-            raise
-        except Exception as error:  # noqa: BLE001 - it is logged, and its page says so
-            return await self._fault(visit.request, error)
+        except Exception as error:  # noqa: BLE001 - its page says so, and it is logged if it is not ours
+            return await answer_fault(self.state, visit.request, error, visit)
 
 
 def dashboard(

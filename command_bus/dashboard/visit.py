@@ -299,8 +299,8 @@ def status_of(error: CommandBusError) -> int:
     return 400 if isinstance(error, InvalidSettings | InvalidCommand) else 409
 
 
-async def answer_fault(state: State, request: Request, error: Exception) -> Response:
-    """Return the page of an error. What is not ours is logged, and not shown."""
+async def answer_fault(state: State, request: Request, error: Exception, visit: Visit | None = None) -> Response:
+    """Return the page of an error, for a user with the menu and what they have typed. What is not ours is logged, and not shown."""
     headers: dict[str, str] = {}
     if isinstance(error, HTTPException):
         status, message, headers = error.status_code, error.detail, dict(error.headers or {})
@@ -311,8 +311,12 @@ async def answer_fault(state: State, request: Request, error: Exception) -> Resp
         status, message = 500, "This page failed. The log of the dashboard says why."
     if status == 503:
         headers.setdefault("Retry-After", "5")
-    words = _WORDS.get(status, "This did not work")
-    return bare_page(state, request, "fault.html", status, headers, status=status, words=words, message=message)
+    told: dict[str, Any] = {"status": status, "words": _WORDS.get(status, "This did not work"), "message": message}
+    if visit is None:
+        return bare_page(state, request, "fault.html", status, headers, **told)
+    answer = visit.page("fault_page.html", code=status, **told)
+    answer.headers.update(headers)
+    return answer
 
 
 def bare_page(

@@ -101,6 +101,11 @@ def count(number: float | None) -> str:
     return f"{number:,.0f}" if float(number).is_integer() or number >= 100 else f"{number:,.2f}".rstrip("0").rstrip(".")
 
 
+def sentence(text: str) -> str:
+    """Return a text with a large first letter, unless it begins with the name of something."""
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
+
+
 def _moment(at_ms: int) -> datetime:
     return datetime.fromtimestamp(min(max(at_ms, 0), _LAST_MS) / 1000, UTC)
 
@@ -115,7 +120,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters.update(ago=ago, count=count, span=span, stamp=stamp, tone=tone, when=when)
+    made.filters.update(ago=ago, count=count, sentence=sentence, span=span, stamp=stamp, tone=tone, when=when)
     return made
 
 

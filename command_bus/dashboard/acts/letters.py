@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,6 +26,14 @@ _PAGES = 20
 """Pages that are looked through for them: some eight thousand letters of a shard."""
 _SLACK_MS = 3_600_000
 """The clock of a worker, which says when a command was given up, may be wrong by so much against the server's, which orders letters."""
+_TYPES = {
+    "string": "text",
+    "integer": "number",
+    "object": "fields",
+    "array": "list",
+    "null": "nothing",
+    "boolean": "true or false",
+}
 _PLACE = re.compile(r"([0-9]{1,16})-([0-9]{1,19})-([0-9]{1,4})")
 
 Place = tuple[int, int, int]
@@ -91,7 +99,7 @@ class LetterSelection:
         return "No dead letter matches." if self.cursor is None else f"None matches. {self._looked()}"
 
     def _looked(self) -> str:
-        return f"Only {self.looked:,} were looked at, the newest first, back to {when(self.back_to_ms)}."
+        return f"Only {self.looked:,} were looked at, the newest first, back to {when(self.back_to_ms)} UTC."
 
 
 async def chosen_letters(visit: Visit, fields: Fields) -> LetterSelection:
@@ -290,7 +298,14 @@ def _each(done: str, act: Callable[[DeadLetters, str], Awaitable[Any]]) -> Perfo
 def _fields(schema: Any) -> list[str]:
     """Return the fields of a command, each with its type."""
     properties = schema.get("properties", {}) if isinstance(schema, dict) else {}
-    return [f"{name} ({each.get('type', 'any')})" if isinstance(each, dict) else str(name) for name, each in properties.items()]
+    return [f"{name} ({_type(each)})" if isinstance(each, dict) else str(name) for name, each in properties.items()]
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """Return the type of a field as people say it: `text or number`."""
+    kinds = [each.get("type") for each in schema.get("anyOf", [schema]) if isinstance(each, dict)]
+    words = dict.fromkeys(_TYPES.get(str(each), str(each or "any")) for each in kinds)
+    return " or ".join(words)
 
 
 LETTER_ACTS = {

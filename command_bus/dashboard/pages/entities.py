@@ -72,7 +72,7 @@ def hold_text(hold: HoldInfo | None, now_ms: int | None = None) -> str:
         return ""
     done = "paused" if hold.mode == "paused" else "drained"
     parts = [f"{hold.what} was {done}", f": {hold.reason}" if hold.reason else ""]
-    ends = f"; it ends {ago(hold.until_ms, now_ms)}, at {when(hold.until_ms)}" if hold.until_ms else ""
+    ends = f"; it ends {ago(hold.until_ms, now_ms)}, at {when(hold.until_ms)} UTC" if hold.until_ms else ""
     broken = "" if hold.everywhere else "; not on all shards: ask again"
     return "".join(parts) + ends + broken
 

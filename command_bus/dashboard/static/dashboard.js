@@ -37,8 +37,13 @@ if (theme && !document.documentElement.dataset.theme && window.matchMedia("(pref
   theme.title = "Use the light theme";
 }
 
-const first = document.querySelector("[data-first]");
+// An act begins with its first field; on a phone the marked page is in sight, and filters are folded.
+const first = document.querySelector("form.act .field :is(input, textarea, select)");
 if (first) first.focus();
+const marked = document.querySelector(".side [aria-current]");
+const center = () => { if (marked) marked.parentElement.scrollLeft = marked.offsetLeft - (marked.parentElement.clientWidth - marked.offsetWidth) / 2; };
+center();
+for (const each of document.querySelectorAll(".fold")) each.open = !window.matchMedia("(max-width: 640px)").matches || Boolean(document.querySelector("[data-wrong]"));
 
 // An act on many things goes on by itself, until somebody stops it.
 const goesOn = document.querySelector("[data-goes-on]");
@@ -73,7 +78,7 @@ function point(svg, at) {
   for (const [name, value] of Object.entries({ class: "guide", x1: x, x2: x, y1: 18, y2: box.height - 24 })) guide.setAttribute(name, value);
   svg.dataset.at = all.indexOf(row);
   const figure = svg.closest("figure");
-  figure.querySelector(".at").textContent = `${row.cells[0].textContent.trim().slice(5)} UTC`;
+  figure.querySelector(".at").textContent = `${row.cells[0].textContent.trim().slice(5)}`;
   figure.querySelectorAll(".legend b").forEach((each, index) => { each.textContent = row.cells[Number(svg.dataset.column) + index].textContent; });
 }
 
@@ -150,6 +155,7 @@ function listen() {
     away.hidden = !facts.away;
     if (facts.away) return;
     show(facts);
+    if (version === null) center(); // the figures have moved it
     // Also behind the first: what the page shows may be older than that.
     if (facts.version !== version && await refresh()) version = facts.version;
   };
