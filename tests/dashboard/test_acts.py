@@ -282,7 +282,7 @@ async def test_what_was_done_is_said_once(operator: Browser) -> None:
         done = await client.post("/act", data={**form, "why": "test"}, headers={"Origin": operator.base})
         assert "HttpOnly" in done.headers["set-cookie"]
         once = await client.get(done.headers["location"])
-        assert "Account:z-6 was neither paused nor drained." in page_text(once.text)
+        assert "account:z-6 was neither paused nor drained." in page_text(once.text)
         again = await client.get(done.headers["location"])
         assert "was neither paused nor drained." not in page_text(again.text)
 
