@@ -20,11 +20,11 @@ import pytest_asyncio
 pytest.importorskip("playwright")
 pytest.importorskip("uvicorn")
 
-from playwright.async_api import expect
+from playwright.async_api import Browser, expect
 
 from command_bus import CommandBus
 from command_bus.gateway.tokens import hash_token, new_token
-from tests.dashboard.test_browser import CHROMIUM, PASSWORD, Browser, Sitting, browser
+from tests.dashboard.test_browser import CHROMIUM, PASSWORD, Sitting, browser
 from tests.dashboard.test_users import HASHED
 from tests.dashboard.troubled_shop import Deposit, Shop, until
 

@@ -7,11 +7,15 @@ from html import escape
 
 import pytest
 
+pytest.importorskip("playwright")
+
+from playwright.async_api import Browser, expect
+
 from command_bus import CommandBus
 from command_bus.dashboard.words import sentence
 from tests.dashboard.conftest import Browser as Client
 from tests.dashboard.conftest import inputs, page_text
-from tests.dashboard.test_browser import Browser, Served, browser, expect, pytestmark, sat, served
+from tests.dashboard.test_browser import Served, browser, pytestmark, sat, served
 from tests.dashboard.test_pages import READ
 from tests.dashboard.test_throughput import filled
 from tests.dashboard.troubled_shop import Shop
