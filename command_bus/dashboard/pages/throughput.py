@@ -43,8 +43,8 @@ class Plot(NamedTuple):
 
     Attributes:
         label: Heads it.
-        top: Where its axis ends.
-        unit: In which that is; empty: a number.
+        top: The end of its axis.
+        unit: That of this end; empty: a number.
         lines: Each line, its path, and its last value.
         clock: Begin, middle and end.
         at: The last time.
