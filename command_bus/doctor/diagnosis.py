@@ -346,7 +346,7 @@ def _scripts(seen: Examination) -> Finding:
 
 
 def _clock(seen: Examination) -> Finding:
-    text = f"{seen.skew:+.2f} s from this machine's (±{seen.skew_within:.2f})"
+    text = f"{round(seen.skew, 2) + 0.0:+.2f} s from this machine's (±{seen.skew_within:.2f})"
     if abs(seen.skew) - seen.skew_within > _SKEW:
         return Finding(
             "clock", "warning", text, "run NTP on both: times that people compare, and `since` filters, are wrong by that"
