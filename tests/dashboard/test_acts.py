@@ -124,7 +124,7 @@ async def test_a_type_is_paused_once_its_name_was_typed(troubled: Place, admin: 
     bus, _ = troubled
     assert (await admin.do("many.pause", type="parcel")).status_code == 422
     assert (await admin.do("many.pause", "the carrier is down", type="parcel", typed="parcel")).status_code == 303
-    assert "All parcel was paused: the carrier is down (ada)" in page_text(await admin.page("/"))
+    assert "Everything of type parcel was paused: the carrier is down (ada)" in page_text(await admin.page("/"))
     await admin.do("many.resume", type="parcel", typed="parcel")
     assert await bus.entities.holds() == []
 

@@ -10,7 +10,7 @@ import pytest
 
 from command_bus import CommandBus, Stats
 from command_bus.admin.audit import TrendPoint
-from command_bus.dashboard.pages.throughput import Line, by_command, line_plot
+from command_bus.dashboard.pages.throughput import by_command
 from command_bus.serialization.announcements import WorkerInfo
 from command_bus.serialization.tallies import FAILED, HANDLED, RETRIED, Tallies
 from command_bus.transport.redis.admin.history import RedisHistory
@@ -118,15 +118,6 @@ async def test_what_differs_by_far_has_no_axis_in_common(
 
 def _ticks(figure: str) -> list[str]:
     return re.findall(r'text-anchor="end">([^<]*)<', figure)[:3]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "axis"),
-    [(0.0, (1, "s")), (0.4, (500, "ms")), (1.5, (2, "s")), (2.0, (2, "s")), (90.0, (2, "min")), (5400.0, (2, "h"))],
-)
-async def test_an_axis_of_times_has_the_unit_of_its_values(seconds: float, axis: tuple[float, str]) -> None:
-    plot = line_plot("", [0, MINUTE], [Line("", [0.0, seconds])], seconds=True)
-    assert (plot.top, plot.unit) == axis
 
 
 async def test_all_values_are_in_a_table(

@@ -32,6 +32,18 @@ LABELS = {
     "waiting": "waiting",
 }
 """The states of what is stuck, for people."""
+NEXT = {
+    "parked": "Somebody has to decide: replay, edit or discard its dead letter.",
+    "no_handler": "Somebody has to act: start a worker that handles it.",
+    "paused": "It goes on when it is resumed.",
+    "retrying": "It is tried again by itself, until its last attempt.",
+    "snoozed": "It goes on by itself at that time.",
+    "limited": "It goes on by itself when the limit lets it.",
+    "suspended": "It goes on by itself when that comes; its command page can send a signal.",
+    "running": "It goes on by itself. Abort it if its handler hangs.",
+    "waiting": "It goes on when a worker is free.",
+}
+"""What happens next to what is stuck, and whether somebody has to act."""
 
 
 def why(each: StandingEntity, stats: Stats, now_ms: int, error: str) -> str:
@@ -71,7 +83,8 @@ def hold_text(hold: HoldInfo | None, now_ms: int | None = None) -> str:
     if hold is None:
         return ""
     done = "paused" if hold.mode == "paused" else "drained"
-    parts = [f"{hold.what} was {done}", f": {hold.reason}" if hold.reason else ""]
+    what = f"everything of type {hold.entity_type}" if hold.what == f"all {hold.entity_type}" else hold.what
+    parts = [f"{what} was {done}", f": {hold.reason}" if hold.reason else ""]
     ends = f"; it ends {ago(hold.until_ms, now_ms)}, at {when(hold.until_ms)} UTC" if hold.until_ms else ""
     broken = "" if hold.everywhere else "; not on all shards: ask again"
     return "".join(parts) + ends + broken
@@ -131,12 +144,12 @@ _SHOWN_OF_ONE = 50
 
 
 def grouped(rows: Sequence[tuple[StandingEntity, str, str]]) -> list[Trouble]:
-    """Return rows of equal troubles as one, in the order of their first; each row is an entity, its cause, and its reason."""
+    """Return rows of equal troubles as one, what needs somebody before the rest; each row is an entity, its cause, and its reason."""
     found: dict[tuple[str, str, str], Trouble] = {}
     for each, cause, reason in rows:
         key = (each.state, each.command, without_numbers(cause))
         found.setdefault(key, Trouble(each.state, each.command, cause)).rows.append((each, reason))
-    return list(found.values())
+    return sorted(found.values(), key=lambda each: each.state not in ("parked", "no_handler"))
 
 
 def _cause(each: StandingEntity, stats: Stats, error: str) -> str:
@@ -154,7 +167,7 @@ def _cause(each: StandingEntity, stats: Stats, error: str) -> str:
         case "paused" if entity.hold is not None:
             return f"paused{': ' if entity.hold.reason else ''}{entity.hold.reason}"
         case "running":
-            return "runs for long"
+            return "its handler runs for long"
         case _:
             return why(each, stats, 0, error)
 
@@ -184,6 +197,7 @@ async def standing_page(visit: Visit) -> Response:
         tiles=_tiles(still),
         wanted=states[0] if states else "",
         labels=LABELS,
+        following=NEXT,
     )
 
 

@@ -70,7 +70,7 @@ def nice_top(most: float) -> float:
 
 def unit_of(seconds: float) -> tuple[float, str]:
     """Return the seconds of the unit in which an axis up to so many is short, and its name."""
-    return next((each for each in _UNITS if seconds >= each[0]), _UNITS[-2])
+    return next((each for each in _UNITS if seconds > 2 * each[0]), _UNITS[-2])
 
 
 def line_plot(label: str, times: Sequence[int], lines: Sequence[Line], *, seconds: bool = False, column: int = 0) -> Plot:
