@@ -121,6 +121,28 @@ async def test_a_phone_shows_the_marked_page_and_more_than_filters(browser: Brow
     await page.context.close()
 
 
+@pytest.mark.slow
+async def test_an_entry_of_the_audit_log_is_short(troubled: tuple[CommandBus, Shop], browser: Browser, served: Served) -> None:
+    target = "letter 0-1795850119715-1 (Charge of order:o-1002)"
+    await troubled[0].audit.write(
+        "ann",
+        "Edit and replay",
+        target,
+        "the reader works",
+        outcome="command charge-1002 runs again with other fields",
+        details="edited: shop",
+    )
+    page = (await sat(browser, served, "ada")).page
+    row = page.locator("tr", has_text="the reader works")
+    for width, most in ((1280, 80), (390, 260)):
+        await page.set_viewport_size({"width": width, "height": 800})
+        await page.goto(f"{served.url}/audit")
+        box = await row.bounding_box()
+        assert box is not None, width
+        assert box["height"] <= most, width
+    await page.context.close()
+
+
 SMALL = """() => [...document.querySelectorAll("a, button, input:not([type=hidden]), select, textarea, summary")].filter((each) => {
   const box = (each.closest("label") || each).getBoundingClientRect();
   return each.checkVisibility() && !each.closest("p:not(.acts), .skip, .hidden, li > .quiet") && box.height > 1 && box.height < 23.99;
