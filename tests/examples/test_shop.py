@@ -36,6 +36,7 @@ def run(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.slow
 def test_its_own_tests_pass(environment: dict[str, str]) -> None:
     installed = any(point.value == "command_bus.testing.plugin" for point in entry_points(group="pytest11"))
     loaded = [] if installed else ["-p", "command_bus.testing.plugin"]

@@ -135,6 +135,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 @pytest.mark.promise("The program that started the development server ends or is killed, or the socket is gone after a restart")
 @pytest.mark.parametrize("how", quick(["end", "die"], ["end"]))
+@pytest.mark.slow
 def test_what_a_script_dispatched_is_there_for_the_worker_that_comes_later(project: Project, how: str) -> None:
     said = project.run("shop.py", how, "o-1", "o-2", code=None)
     assert said.count("accepted") == 2

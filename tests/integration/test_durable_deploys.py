@@ -154,6 +154,7 @@ async def test_two_releases_that_fit_finish_each_other_s_orders(deployment: Depl
 
 
 @pytest.mark.promise("Releases finish each other's commands")
+@pytest.mark.slow
 async def test_a_step_that_has_changed_is_refused_and_goes_on_with_the_code_that_fits(deployment: Deployment) -> None:
     async with CommandBus(deployment.url, namespace=deployment.namespace, lease=LEASE) as bus:
         await dispatched(bus)

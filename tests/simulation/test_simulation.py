@@ -71,6 +71,7 @@ def test_what_is_due_at_once_or_while_no_worker_is_up_keeps_its_order() -> None:
 
 
 @pytest.mark.parametrize("last", quick([2, 12], [2]))
+@pytest.mark.slow
 def test_a_seed_is_the_same_run_in_any_process(last: int) -> None:
     """Whatever the hashes of strings, the addresses of objects and what ran before."""
     told, seeds = set(), [*range(1, last + 1)]

@@ -124,6 +124,7 @@ class TestFlights:
         return [crash.crashing(row) for row in rows]
 
 
+@pytest.mark.slow
 class TestRetail:
     LINES = """\
  customer_id  date number_of_cds  dollar_value

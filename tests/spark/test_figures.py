@@ -36,7 +36,7 @@ def figures(report: DispatchReport) -> dict[str, int]:
 
 
 class TestStreams:
-    @pytest.mark.parametrize("way", ["by_batch", "by_format"])
+    @pytest.mark.parametrize("way", ["by_batch", pytest.param("by_format", marks=pytest.mark.slow)])
     def test_each_figure_counts_over_all_batches(
         self, spark: SparkSession, tmp_path: Path, namespace: Namespace, way: str
     ) -> None:

@@ -82,6 +82,7 @@ def test_mistakes_are_errors_of_ours_and_nothing_is_sent(spark: SparkSession, na
         dispatch_report(spark.sql(ROWS), "d", **namespace.options)
 
 
+@pytest.mark.slow
 def test_what_no_field_uses_is_not_checked(spark: SparkSession, namespace: Namespace) -> None:
     """Not a variant, an interval, nor two columns of one name."""
     rows = spark.sql(TWO_LOADS).toDF("truck", "seq", "other", "note", "other", "v", "i", "Other")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from pyspark.sql import SparkSession
 
 from command_bus.spark import PartitionDispatcher
@@ -41,6 +42,7 @@ def stopped(namespace: Namespace, *entities: tuple[str, str]) -> Iterator[None]:
     asyncio.run(change("resume"))
 
 
+@pytest.mark.slow
 def test_dead_letters(spark: SparkSession, four_shards: Namespace) -> None:
     load(four_shards, [Pay(account="a", amount=13), Lock(locker="l", broken=True), Lock(locker="l")])
     load(four_shards, [Pay(account="b", amount=13)], "kept-none", keep_ms=0)

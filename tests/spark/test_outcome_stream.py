@@ -175,6 +175,7 @@ def test_a_restarted_stream_is_read(spark: SparkSession, namespace: Namespace, t
         pytest.param({"pushdown": "true"}, "no filters", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_options_of_batches_are_refused_for_streams(
     spark: SparkSession, namespace: Namespace, tmp_path: Path, options: dict[str, str], message: str
 ) -> None:

@@ -130,6 +130,7 @@ class TestAcceptedOnce:
 
 
 @pytest.mark.parametrize("step", ["open", "mark_rejects", "commit"])
+@pytest.mark.slow
 def test_a_crashed_repair_is_completed(
     spark: SparkSession, namespace: Namespace, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_crashed_repair_is_completed(
     assert all_seqs(namespace) == [seq for seq in range(20) if seq != 8]
 
 
+@pytest.mark.slow
 def test_a_load_of_the_data_source_is_repaired(spark: SparkSession, namespace: Namespace) -> None:
     write(with_ids(loads(spark, 3, 5).coalesce(1).sortWithinPartitions("seq")), namespace, dispatchId="load")
     report = repair(with_ids(loads(spark)), namespace, key=None)
@@ -177,6 +179,7 @@ def test_what_cannot_be_repaired_is_refused(spark: SparkSession, namespace: Name
         repair(loads(spark), namespace, "taken")
 
 
+@pytest.mark.slow
 def test_a_stream_is_not_repaired(spark: SparkSession, namespace: Namespace) -> None:
     for version in range(2):
         dispatch(loads(spark, 3).where(f"seq % 2 = {version}"), namespace, version=version)
