@@ -56,7 +56,8 @@ class OddValues:
 
 
 def _text(value: object) -> str:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    """Return the begin of a value: it may have megabytes."""
+    return value[:_MOST].decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)[:_MOST]
 
 
 odd_values = OddValues()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from command_bus.admin.info import EntityInfo
@@ -12,6 +11,7 @@ from command_bus.dashboard.pages.entities import failure_text
 from command_bus.dashboard.visit import Visit
 from command_bus.doctor.diagnosis import Finding
 from command_bus.doctor.examination import examine_server, examine_work
+from command_bus.errors import InvalidSettings
 
 _PAGES = {
     "workers": "/workers",
@@ -45,19 +45,17 @@ class _Shown(NamedTuple):
 
 
 async def checks_page(visit: Visit) -> Response:
-    """Show what is wrong with the server and the namespace, and what to change.
-
-    Raises:
-        HTTPException: The bus is in memory.
-    """
-    if visit.bus.settings.server_url is None:
-        raise HTTPException(404, "this bus is in memory: there is no server to check")
+    """Show what is wrong with the server and the namespace, and what to change."""
     masking = visit.state.masking
 
     def told(entity: EntityInfo) -> str:
         return failure_text(masking, "", None, entity.failure)
 
     async def examine() -> list[Finding]:
+        try:
+            _ = visit.bus.url
+        except InvalidSettings:
+            return [Finding("server", "ok", "the bus is in memory of this process: there is no server to check")]
         seen, findings, goes_on = await examine_server(visit.bus.settings)
         return findings + (await examine_work(visit.bus, seen, told=told) if goes_on else [])
 
