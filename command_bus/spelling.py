@@ -35,6 +35,17 @@ def several_names(option: str, given: Collection[str]) -> tuple[str, ...]:
     return names
 
 
+def check_filters(given: Iterable[str], known: Collection[str]) -> None:
+    """Check the names of filters: one that is misspelt, and passed over, would choose everything.
+
+    Raises:
+        InvalidSettings: One is none.
+    """
+    for name in given:
+        if name not in known:
+            raise InvalidSettings(f"{shown(name)} is no filter: one of {', '.join(known)}{did_you_mean(name, known)}")
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like this one, ignoring case; None if none is like it.
 

@@ -135,7 +135,7 @@ class Audit(OnSession):
         """
         if limit < 1:
             raise InvalidSettings("limit: at least 1")
-        named = re.compile("|".join(rf"(?<![\w:-]){re.escape(each)}(?![\w:-])" for each in names if each) or r"(?!)")
+        named = re.compile("|".join(rf"(?<![^\s(]){re.escape(each)}(?![^\s),])" for each in names if each) or r"(?!)")
         found = (await self.page(limit=_LOOKED_AT)).acts()
         return tuple(each for each in found if named.search(each.target))[:limit]
 

@@ -289,7 +289,7 @@ class Commands(OnSession):
 
         Raises:
             InvalidCommand: An entity type is none, or an age is no number of seconds.
-            InvalidSettings: A state is none, or `scan` is below 1.
+            InvalidSettings: A state or a filter is none, or `scan` is below 1.
         """
         return Selection(self._session, filters, scan)
 

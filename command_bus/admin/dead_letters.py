@@ -24,7 +24,7 @@ from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import readable_payload
 from command_bus.serialization.reply import Cancelled, cancelled_midway, pack_reply
 from command_bus.session import OnSession, Session
-from command_bus.spelling import shown
+from command_bus.spelling import check_filters, shown
 from command_bus.transport.flows import envelope_flow
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.marks import digest_of, is_marked, waiting_mark
@@ -150,11 +150,12 @@ class DeadLetters(OnSession):
             filters: What a dead letter has to fit; without any, all fit.
 
         Raises:
-            InvalidSettings: The limit is below 1.
+            InvalidSettings: The limit is below 1, or a filter is none.
             TransportUnavailable: The server cannot be reached.
         """
         if limit is not None and limit < 1:
             raise InvalidSettings("limit: at least 1")
+        check_filters(filters, LetterFilters.__annotations__)
         found = 0
         async for stored in self._store.all():
             letter = self._read(stored)
@@ -175,9 +176,10 @@ class DeadLetters(OnSession):
             filters: What a dead letter has to fit; without any, all fit.
 
         Raises:
-            InvalidSettings: The limit is below 1, or it is no cursor.
+            InvalidSettings: The limit is below 1, it is no cursor, or a filter is none.
             TransportUnavailable: The server cannot be reached.
         """
+        check_filters(filters, LetterFilters.__annotations__)
         part = await newest_letters(
             self._transport.operator.views, self._transport.shards, cursor, limit, self._matching(filters)
         )
@@ -299,6 +301,7 @@ class DeadLetters(OnSession):
 
         An error in the midst says in its `message` how many were replayed before.
         """
+        check_filters(filters, LetterFilters.__annotations__)
         replayed, called, chosen, replays = 0, list[CalledLetter](), dict[str, str](), set[str]()
         async for stored, each in self._letters():
             called += [each] if each else []

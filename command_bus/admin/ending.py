@@ -228,7 +228,7 @@ class Cancelling(OnSession):
         return await self._transport.durable.has_begun(mailbox, self._id)
 
     async def _is_there(self, mailbox: str) -> bool:
-        return mailbox in await self._waiting.find(self._id)
+        return mailbox in await self._waiting.find(self._id, likely=mailbox, most=0)
 
     async def _was_cancelled(self, answer: str) -> bool:
         """Return whether a command that has ended was cancelled: by its mark, else by what its worker said."""

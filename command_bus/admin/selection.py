@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from command_bus.admin.ending import Cancelling
-from command_bus.clock import checked_seconds, milliseconds_of
+from command_bus.clock import checked_seconds, milliseconds_of, mono
 from command_bus.errors import CommandBusError, InvalidCommand, InvalidSettings, TransportUnavailable
 from command_bus.messages.message import check_entity_type
 from command_bus.sending.waiting import WaitingCommands
@@ -22,7 +22,7 @@ from command_bus.serialization.envelope import names_of
 from command_bus.serialization.json_forms import json_form
 from command_bus.serialization.protection import readable_payload
 from command_bus.session import OnSession, Session
-from command_bus.spelling import did_you_mean
+from command_bus.spelling import check_filters, did_you_mean
 from command_bus.stream_ids import ms_of
 from command_bus.transport.mailboxes import type_of
 from command_bus.transport.records import StoredEntity, WaitingEntry
@@ -102,6 +102,7 @@ class _Found(NamedTuple):
     entry: WaitingEntry
     state: SelectableState
     names: tuple[str, str, str, str]
+    is_first: bool = False
 
 
 _Change = Callable[[Sequence[_Found]], Awaitable[int]]
@@ -115,10 +116,13 @@ class Selection(OnSession):
         looked: Commands that the last iteration has looked at.
         unread: Those whose payload this bus cannot read, so that `where` did not match them.
         complete: Whether it looked at all commands.
+        began_ms: When it began, by the server's clock.
+        until_ms: May be set: those in line match that were accepted by then, by the server's clock. None: all.
     """
 
     def __init__(self, session: Session, filters: CommandFilters, scan: int) -> None:
         super().__init__(session)
+        check_filters(filters, CommandFilters.__annotations__)
         state, kind, age = filters.get("state"), filters.get("entity_type"), filters.get("older_than")
         if state is not None and state not in SELECTABLE:
             hint = {"parked": ": parked commands are dead letters, see bus.dead_letters"}.get(state) or did_you_mean(
@@ -131,7 +135,8 @@ class Selection(OnSession):
         self._age_ms = None if age is None else int(checked_seconds("older_than", age, zero=True) * 1000)
         self._state, self._name, self._scan = state, filters.get("name"), scan
         self._where = {name: _text(value) for name, value in (filters.get("where") or {}).items()}
-        self.looked = self.unread = 0
+        self.looked = self.unread = self.began_ms = 0
+        self.until_ms: int | None = None
         self.complete = False
 
     async def __aiter__(self) -> AsyncIterator[SelectedCommand]:
@@ -220,12 +225,14 @@ class Selection(OnSession):
         waiting, seconds = WaitingCommands(self._session), checked_seconds("wait", wait)
 
         async def change(found: Sequence[_Found]) -> int:
-            mailbox, entries = found[0].mailbox, [each.entry for each in found]
-            removed = await waiting.cancel_entries(mailbox, entries, reason)
+            first, mailbox = found[0], found[0].mailbox
+            removed = await unless_refused(waiting.cancel_entries(mailbox, [each.entry for each in found], reason))
             # Only the first of a mailbox can have started. Others that are left have started or moved meanwhile.
-            heads = [each for each in found if each.state not in ("waiting", "delayed")]
-            if running and heads and removed < len(found):
-                removed += await Cancelling(self._session, heads[0].names[0], reason).end(seconds)
+            if running and first.is_first and removed < len(found):
+                still = await self._operator.entities.look(mailbox)
+                if still.oldest_id == first.entry.id:
+                    ending = Cancelling(self._session, first.names[0], reason)
+                    removed += await unless_refused(ending.end_in(mailbox, mono() + seconds))
             return removed
 
         async for step in self._act("cancelled", change, dry_run=dry_run, limit=limit):
@@ -253,7 +260,10 @@ class Selection(OnSession):
 
         async def change(found: Sequence[_Found]) -> int:
             return sum(
-                [await self._operator.mailboxes.reschedule(each.mailbox, each.entry.id, at_ms, delay_ms) for each in found]
+                [
+                    await unless_refused(self._operator.mailboxes.reschedule(each.mailbox, each.entry.id, at_ms, delay_ms))
+                    for each in found
+                ]
             )
 
         async for step in self._act("rescheduled", change, dry_run=dry_run, limit=limit):
@@ -272,7 +282,7 @@ class Selection(OnSession):
             lots = [] if dry_run else list(by_mailbox.values())
             for start in range(0, len(lots), _AT_ONCE):
                 some = lots[start : start + _AT_ONCE]
-                answers = await asyncio.gather(*(_unless_refused(change(each)) for each in some), return_exceptions=True)
+                answers = await asyncio.gather(*map(change, some), return_exceptions=True)
                 changed = sum(each for each in answers if isinstance(each, int))
                 step = replace(step, done=step.done + changed, left=step.left + sum(map(len, some)) - changed)
                 for error in answers:
@@ -298,7 +308,8 @@ class Selection(OnSession):
         """Begin to look, and return the time before which commands match; None: any."""
         self.looked = self.unread = 0
         self.complete = True
-        return None if self._age_ms is None else await self._operator.entities.now_ms() - self._age_ms
+        self.began_ms = await self._operator.entities.now_ms()
+        return None if self._age_ms is None else self.began_ms - self._age_ms
 
     async def _matching(self, pages: AsyncIterator[list[_Found]], before: int | None) -> AsyncIterator[list[_Found]]:
         """Yield those of each page that match, until enough was looked at."""
@@ -323,13 +334,21 @@ class Selection(OnSession):
         if self._state != "delayed":
             async for lot in self._operator.mailboxes.contents(shard):
                 yield [
-                    _Found(entity.mailbox, entry, _state_of(entity, entry), names_of(entry.envelope[2:]))
+                    _Found(
+                        entity.mailbox,
+                        entry,
+                        _state_of(entity, entry),
+                        names_of(entry.envelope[2:]),
+                        is_first=entry.id == entity.oldest_id,
+                    )
                     for entity, entries in lot
                     for entry in entries
                 ]
 
     def _matches(self, found: _Found, before: int | None) -> bool:
         if before is not None and (found.state == "delayed" or ms_of(found.entry.id) > before):
+            return False
+        if self.until_ms is not None and found.state != "delayed" and ms_of(found.entry.id) > self.until_ms:
             return False
         if self._state not in (None, found.state) or self._name not in (None, found.names[1]):
             return False
@@ -357,8 +376,8 @@ def moment_of(delay: float | None, at: datetime | None) -> tuple[int | None, int
     return at_ms, 0 if delay is None else int(checked_seconds("delay", delay, zero=True) * 1000)
 
 
-async def _unless_refused(changed: Awaitable[int]) -> int:
-    """Return how many were changed; none of a mailbox that is refused: it holds up no other."""
+async def unless_refused(changed: Awaitable[int]) -> int:
+    """Return how many were changed; none where that is refused: it holds up no other."""
     try:
         return await changed
     except TransportUnavailable:

@@ -56,12 +56,12 @@ class WaitingCommands(OnSession):
         """
         return any([await self.cancel_in(mailbox, command_id) for mailbox in await self.find(command_id)])
 
-    async def find(self, command_id: str) -> list[str]:
-        """Return the mailboxes in which a command may wait or run: by its marks, else where it stands in a line; that goes through all."""
+    async def find(self, command_id: str, *, likely: str | None = None, most: int | None = None) -> list[str]:
+        """Return the mailboxes in which a command may wait or run: by its marks, else as `find_unmarked`; that goes through all lines."""
         marks = await self._transport.locations.marks(command_id)
         if marks:
             return [mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None]
-        return await self.find_unmarked(command_id)
+        return await self.find_unmarked(command_id, likely=likely, most=most)
 
     async def find_unmarked(self, command_id: str, *, likely: str | None = None, most: int | None = None) -> list[str]:
         """Return the mailbox in which a command without a mark waits or runs, or none.

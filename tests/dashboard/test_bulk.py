@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
@@ -249,3 +250,48 @@ async def test_a_masked_value_inside_of_a_field_is_not_sought(bus: CommandBus) -
     viewer = Browser(dashboard(bus, users=users_by_header(), mask=["card"], secret="x" * 32))
     answer = await viewer.get("/commands", params={"field": "payment", "value": ' {"card": "4111"}'})
     assert answer.status_code == 400
+
+
+async def test_commands_that_come_after_the_count_are_left_alone(
+    bus: CommandBus, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bus.entities.of("account").pause()
+    await bus.dispatch_batch([Deposit(account_id=f"x-{number}", amount=5) for number in range(300)])
+    monkeypatch.setattr(commands, "_SECONDS", 0.0)
+    form = inputs(await admin.page("/act?act=commands.cancel&field=amount&value=5"))
+    await asyncio.sleep(0.01)
+    answer = await admin.post("/act", {**form, "why": "no fives", "typed": "300"})
+    for number in range(100):
+        await bus.dispatch(Deposit(account_id=f"late-{number}", amount=5))
+        if answer.status_code != 200:
+            break
+        answer = await admin.post("/act", inputs(answer.text))
+    assert answer.status_code == 303
+    assert (await bus.audit.page()).entries[0].outcome == "300 commands are cancelled"
+    left = [each.entity_id or "" async for each in bus.commands.select(where={"amount": 5})]
+    assert left
+    assert all(each.startswith("late-") for each in left)
+
+
+async def test_a_number_in_an_address_is_not_what_was_counted(bus: CommandBus, admin: Browser) -> None:
+    for number in range(3):
+        await bus.dispatch(Deposit(account_id=f"x-{number}", amount=5), delay=600)
+    page = await admin.page("/act?act=commands.cancel&field=amount&value=5&asked=9999999999999-1&done=1")
+    assert "3 commands are taken out of line" in page_text(page)
+
+
+async def test_values_of_filters_are_not_in_the_audit_log(bus: CommandBus, admin: Browser) -> None:
+    await bus.dispatch(Deposit(account_id="x", amount=4111), delay=600)
+    form = inputs(page := await admin.page("/act?act=commands.cancel&field=amount&value=4111"))
+    assert "The field amount has the value 4111." in page_text(page)
+    assert (await admin.post("/act", {**form, "why": "wrong", "typed": "1"})).status_code == 303
+    assert "4111" not in str((await bus.audit.page()).entries)
+
+
+async def test_a_picked_command_that_is_refused_holds_up_no_other(bus: CommandBus, admin: Browser) -> None:
+    await bus.dispatch(Deposit(account_id="x", amount=1), delay=600, command_id="fine")
+    page = await admin.page("/commands?state=delayed")
+    boxes = ["id=odd&type=a+b&entity=1", *map(unescape, re.findall(r'name="picked" value="([^"]+)"', page))]
+    asked = await admin.post("/act", [*_hidden(page), ("act", "commands.pick"), *(("picked", each) for each in boxes)])
+    assert (await admin.post("/act", {**inputs(asked.text), "why": "w"})).status_code == 303
+    assert (await bus.audit.page()).entries[0].outcome.startswith("1 commands are cancelled; 1 are not")

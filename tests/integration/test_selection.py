@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from command_bus import Command, CommandBus, CommandCancelled, DurableContext, EntityId, HandlerRegistry, RetryPolicy, Unique
+from command_bus.admin.ending import Cancelling
 from command_bus.admin.selection import BulkStep, Selection
 from command_bus.embedded import EmbeddedServer
-from command_bus.errors import InvalidCommand, InvalidSettings, TransportUnavailable
+from command_bus.errors import CommandTimeout, InvalidCommand, InvalidSettings, TransportUnavailable
 from command_bus.sending.waiting import WaitingCommands
 from tests.program import run_program
 
@@ -159,7 +160,8 @@ async def test_delayed_commands_get_another_time(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "filters", [{"state": "parked"}, {"state": "runing"}, {"entity_type": "a b"}, {"older_than": -1}, {"scan": 0}]
+    "filters",
+    [{"state": "parked"}, {"state": "runing"}, {"entity_type": "a b"}, {"older_than": -1}, {"scan": 0}, {"type": "order"}],
 )
 async def test_wrong_filters_are_refused_at_once(url: str, filters: Any) -> None:
     async with CommandBus(url, namespace="wrong") as bus:
@@ -233,7 +235,7 @@ async def test_the_command_line(url: str) -> None:
         entries = (await bus.audit.page(limit=3)).acts()
         assert (entries[1].act, entries[1].target, entries[1].why) == (
             "Cancel commands",
-            "state=waiting, where={'carrier': 'acme'}",
+            "state=waiting, where=carrier",
             "closed",
         )
         assert entries[1].outcome.startswith("2 of 2 that match")
@@ -310,3 +312,63 @@ async def test_a_server_that_goes_away_in_the_midst_says_what_was_done(url: str,
             await last(bus.commands.select().cancel())
         assert raised.value.message == "after 127 were cancelled: the server went away"
         assert (await bus.stats()).depth == 300 - 127, "what was under way beside it has ended before"
+
+
+async def test_a_misspelt_filter_of_dead_letters_does_not_choose_all(url: str) -> None:
+    async with CommandBus(url, namespace="misspelt") as bus:
+        letters: Any = bus.dead_letters
+        for act in (letters.purge, letters.replay_all, letters.count, letters.page):
+            with pytest.raises(InvalidSettings, match="did you mean 'entity_type'"):
+                await act(entity_typ="order")
+
+
+async def test_of_a_mailbox_whose_first_is_refused_the_others_count(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, began = HandlerRegistry(), asyncio.Event()
+
+    @registry.handles(Ship)
+    async def ship(command: Ship) -> None:
+        began.set()
+        await asyncio.sleep(30)
+
+    async def gives_no_answer(*_: object) -> bool:
+        raise CommandTimeout("no answer in time")
+
+    monkeypatch.setattr(Cancelling, "end_in", gives_no_answer)
+    async with CommandBus(url, namespace="refused", registry=registry, grace=0.1) as bus, bus.worker():
+        for _ in range(5):
+            await bus.dispatch(Ship(order="o-1"))
+        await began.wait()
+        step = await last(bus.commands.select().cancel(running=True))
+        assert (step.matched, step.done, step.left) == (5, 4, 1)
+
+
+async def test_who_ends_what_runs_does_not_look_for_it_among_all(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, began = HandlerRegistry(), asyncio.Event()
+
+    @registry.handles(Ship)
+    async def ship(command: Ship) -> None:
+        began.set()
+        await asyncio.sleep(30)
+
+    looks, find = list[int | None](), WaitingCommands.find_unmarked
+
+    async def noted(self: WaitingCommands, command_id: str, *, likely: str | None = None, most: int | None = None) -> list[str]:
+        looks.append(most)
+        return await find(self, command_id, likely=likely, most=most)
+
+    monkeypatch.setattr(WaitingCommands, "find_unmarked", noted)
+    async with CommandBus(url, namespace="among", registry=registry) as bus, bus.worker():
+        await bus.dispatch(Ship(order="o-1"))
+        await began.wait()
+        assert (await last(bus.commands.select().cancel(running=True))).done == 1
+    assert set(looks) <= {0}
+
+
+async def test_acts_on_one_entity_are_not_those_on_another(url: str) -> None:
+    async with CommandBus(url, namespace="acts") as bus:
+        for target in ("order:1.5", "order:1/2", "mail:ann@example.org", "letter 0-1-0 (Ship of order:7)", "order:8, order:9"):
+            await bus.audit.write("ann", "Pause", target, "stock")
+        for name in ("order:1", "mail:ann", "1", "order:", "ann"):
+            assert not await bus.audit.about([name]), name
+        for name in ("order:1.5", "mail:ann@example.org", "order:7", "order:8", "order:9"):
+            assert len(await bus.audit.about([name])) == 1, name

@@ -28,13 +28,15 @@ class _Filters:
         self._filters, self._scan = filters, scan
 
     def __str__(self) -> str:
-        chosen = [f"{name}={value}" for name, value in self._filters.items() if value]
+        # Of the payload the names of fields alone: the audit log has no value of it, which may be encrypted, or masked where the log is shown.
+        values = {**self._filters, "where": " ".join(self._filters.get("where") or ())}
+        chosen = [f"{name}={value}" for name, value in values.items() if value not in (None, "")]
         return ", ".join(chosen) or "all commands"
 
     @property
     def are_none(self) -> bool:
         """Whether all commands fit."""
-        return not any(self._filters.values())
+        return all(each is None for each in self._filters.values())
 
     def on(self, bus: CommandBus) -> Selection:
         """Return the commands of a bus that fit."""

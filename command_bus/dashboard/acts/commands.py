@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import re
+from collections import Counter
 from urllib.parse import parse_qsl
 
-from command_bus.admin.selection import BulkStep
+from command_bus.admin.selection import BulkStep, SelectableState, Selection, unless_refused
 from command_bus.clock import mono
 from command_bus.dashboard.acts.act import Act, Part, Plan, number_in, signed
 from command_bus.dashboard.pages.selection import FILTERS, selection_of
 from command_bus.dashboard.visit import PICKED, Fields, Visit
-from command_bus.errors import BadStep, CommandTimeout, NewerState
+from command_bus.errors import TransportUnavailable
 
 _LOOK_AT = 200_000
 """Commands that are looked at for one part: about four seconds."""
+_ASKED = re.compile(r"([0-9]{1,16})-([0-9]{1,15})")
 _SECONDS = 1.0
 """The time that a part takes, once it has changed something."""
 
@@ -36,13 +38,15 @@ async def _plan_picked(visit: Visit, fields: Fields) -> Plan:
 
 
 async def _cancel_picked(visit: Visit, fields: Fields) -> str:
-    done = left = 0
-    for each in fields[PICKED].split("\n"):
-        is_cancelled = False
-        with suppress(CommandTimeout, BadStep, NewerState):  # one that is refused holds up no other
-            is_cancelled = await _cancel_one(visit, dict(parse_qsl(each)), signed(visit, fields), running=bool(fields["running"]))
-        done, left = done + is_cancelled, left + (not is_cancelled)
-    return _told(done, left)
+    done, picked = 0, fields[PICKED].split("\n")
+    for each in picked:
+        one = _cancel_one(visit, dict(parse_qsl(each)), signed(visit, fields), running=bool(fields["running"]))
+        try:
+            done += await unless_refused(one)
+        except TransportUnavailable as error:
+            error.message = f"after {done:,} were cancelled: {error.message}"
+            raise
+    return _told(done, len(picked) - done)
 
 
 async def _cancel_one(visit: Visit, named: dict[str, str], why: str, *, running: bool) -> bool:
@@ -56,31 +60,48 @@ async def _cancel_one(visit: Visit, named: dict[str, str], why: str, *, running:
 
 async def _plan_all(visit: Visit, fields: Fields) -> Plan:
     asked = {name: fields[name] for name in FILTERS}
-    filters = ", ".join(f"{name} {value}" for name, value in asked.items() if value) or "no filter"
-    selection = selection_of(visit, fields, _LOOK_AT)
-    counts = await selection.count()
-    number = counts.total()
-    cut = "" if selection.complete else f" {selection.looked:,} commands were looked at; there may be more: ask again."
+    filters = ", ".join(f"{name} {value}" for name, value in asked.items() if value and name != "value") or "no filter"
+    selection, number = _counted(visit, fields)
+    is_asked, counts = selection.until_ms is None, Counter[tuple[str, SelectableState]]()
+    if is_asked:
+        counts = await selection.count()
+        number = counts.total()
+    cut = " There may be more: ask again, or see `command-bus commands`, which looks at more." if not selection.complete else ""
+    looked = f" {selection.looked:,} commands were looked at.{cut}" if is_asked and cut else ""
+    value = f"The field {fields['field']} has the value {fields['value']}. " if fields["field"] else ""
     return Plan(
         f"{number:,} commands ({filters})",
-        f"{_says(number, fields)}{cut}",
+        f"{value}{_says(number, fields)}{looked}",
         visit.url("/commands", **asked),
-        asked | {"running": fields["running"]},
+        asked | {"running": fields["running"], "asked": f"{selection.until_ms or selection.began_ms}-{number}"},
         typed=str(number),
         counts=tuple((f"{name or 'unreadable'}, {state}", count) for (name, state), count in counts.most_common(20)),
         details=filters,
-        nothing="" if number else f"No command matches, of {selection.looked:,} that were looked at.",
+        nothing="" if number else f"No command matches.{looked}",
         total=number,
     )
+
+
+def _counted(visit: Visit, fields: Fields) -> tuple[Selection, int]:
+    """Return the commands that filters choose, and how many were counted; of a form that does it those alone that were there then."""
+    selection = selection_of(visit, fields, _LOOK_AT)
+    found = _ASKED.fullmatch(fields["asked"])
+    if found is None or visit.request.method == "GET" or fields["asks"]:  # an address may come from anybody
+        return selection, 0
+    selection.until_ms = int(found[1])
+    return selection, int(found[2])
 
 
 async def _cancel_all(visit: Visit, fields: Fields) -> str | Part:
     why = signed(visit, fields)
     before, until, step = number_in(fields, "done"), mono() + _SECONDS, BulkStep()
-    async for step in selection_of(visit, fields, _LOOK_AT).cancel(why, running=bool(fields["running"])):
-        if step.done and not step.complete and mono() >= until:
-            return Part(_told(before + step.done, 0), before + step.done, {})
-    return _told(before + step.done, step.left)
+    selection, number = _counted(visit, fields)
+    if number > before:  # no more than were counted: what is delayed has no time of its acceptance
+        async for step in selection.cancel(why, running=bool(fields["running"]), limit=number - before):
+            if step.done and not step.complete and mono() >= until:
+                return Part(_told(before + step.done, 0), before + step.done, {})
+    cut = "" if selection.complete or not step.looked else f"; only {step.looked:,} were looked at"
+    return f"{_told(before + step.done, step.left)}{cut}"
 
 
 COMMAND_ACTS = {
