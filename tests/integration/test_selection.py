@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from command_bus import Command, CommandBus, CommandCancelled, DurableContext, EntityId, HandlerRegistry, RetryPolicy, Unique
 from command_bus.admin.ending import Cancelling
 from command_bus.admin.selection import BulkStep, Selection
+from command_bus.cli.commands.commands import until_stopped
 from command_bus.embedded import EmbeddedServer
 from command_bus.errors import CommandTimeout, InvalidCommand, InvalidSettings, TransportUnavailable
 from command_bus.sending.waiting import WaitingCommands
@@ -223,7 +224,8 @@ async def test_the_command_line(url: str) -> None:
         )
         assert "FIELD=VALUE" in (await run("list", "--where", "carrier", code=2)).stderr
         assert "once for a field" in (await run("list", "--where", "carrier=a", "--where", "carrier=b", code=2)).stderr
-        assert "--all" in (await run("cancel", code=2)).stderr
+        for nothing in ((), ("--command", "")):
+            assert "--all" in (await run("cancel", "--yes", *nothing, code=2)).stderr
         assert "pass --yes" in (await run("cancel", "--command", "Ship", code=2)).stderr
         assert "Shipp" in (await run("cancel", "--command", "Shipp", "--dry-run")).stderr
         assert "parked" in (await run("list", "--state", "parked", code=2)).stderr
@@ -322,6 +324,25 @@ async def test_a_misspelt_filter_of_dead_letters_does_not_choose_all(url: str) -
                 await act(entity_typ="order")
 
 
+async def test_a_durable_command_that_waits_to_go_on_is_ended_by_running(url: str) -> None:
+    registry = HandlerRegistry()
+
+    @registry.handles(Approve)
+    async def approve(command: Approve, context: DurableContext) -> None:
+        await context.signal("yes", timeout=600)
+
+    async with CommandBus(url, namespace="goes-on", registry=registry) as bus:
+        async with bus.worker(), asyncio.timeout(20):
+            await bus.dispatch(Approve(order="o-1"), command_id="a-1")
+            while not await ids(bus.commands.select(state="suspended")):
+                await asyncio.sleep(0.05)
+        await bus.commands.signal("a-1", "yes")
+        assert await ids(bus.commands.select(state="waiting")) == ["a-1"]
+        assert (await last(bus.commands.select().cancel())).left == 1
+        assert (await last(bus.commands.select().cancel("over", running=True))).done == 1
+        assert (await bus.commands.status("a-1")).cancelling == "over"
+
+
 async def test_of_a_mailbox_whose_first_is_refused_the_others_count(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     registry, began = HandlerRegistry(), asyncio.Event()
 
@@ -362,6 +383,26 @@ async def test_who_ends_what_runs_does_not_look_for_it_among_all(url: str, monke
         await began.wait()
         assert (await last(bus.commands.select().cancel(running=True))).done == 1
     assert set(looks) <= {0}
+
+
+async def test_ctrl_c_counts_what_was_under_way() -> None:
+    began, told = asyncio.Event(), list[tuple[int, bool]]()
+
+    async def act() -> AsyncIterator[BulkStep]:
+        for done in range(1, 4):
+            began.set()
+            await asyncio.sleep(0.05)
+            yield BulkStep(done=done)
+
+    async def follow() -> None:
+        async for step, stopped in until_stopped(act()):
+            told.append((step.done, stopped))
+
+    task = asyncio.create_task(follow())
+    await began.wait()
+    task.cancel()  # as asyncio does at Ctrl-C
+    await task
+    assert told == [(1, True)]
 
 
 async def test_acts_on_one_entity_are_not_those_on_another(url: str) -> None:

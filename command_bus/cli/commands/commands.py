@@ -36,7 +36,7 @@ class _Filters:
     @property
     def are_none(self) -> bool:
         """Whether all commands fit."""
-        return all(each is None for each in self._filters.values())
+        return not any(self._filters.values())
 
     def on(self, bus: CommandBus) -> Selection:
         """Return the commands of a bus that fit."""
@@ -229,15 +229,11 @@ def _applied(
     stopped = False
 
     async def change(bus: CommandBus) -> BulkStep:
-        from asyncio import CancelledError
-
         nonlocal stopped
         step = BulkStep()
-        try:
-            async for step in act(filters.on(bus), dry_run=False):
-                show_progress(f"{step.done:,} {done} of {found.matched:,}")
-        except CancelledError:  # Ctrl-C
-            stopped = True
+        async for step, is_stopped in until_stopped(act(filters.on(bus), dry_run=False)):
+            stopped = is_stopped
+            show_progress(f"{step.done:,} {done} of {found.matched:,}")
         show_progress()
         return step
 
@@ -247,3 +243,19 @@ def _applied(
         raise Exit(ExitCode.INTERRUPTED)
     left = f"; {step.left:,} were not: they have started or ended meanwhile" if step.left else ""
     return Answer(step, f"{step.done:,} {done}{left}", not step.left)
+
+
+async def until_stopped(steps: AsyncIterator[BulkStep]) -> AsyncIterator[tuple[BulkStep, bool]]:
+    """Yield the steps of an act, and whether Ctrl-C stopped it: what is under way then is done, and counted."""
+    from asyncio import CancelledError, ensure_future, shield
+
+    stopped = False
+    while not stopped:
+        following = ensure_future(anext(steps, None))
+        try:
+            await shield(following)
+        except CancelledError:
+            stopped = True
+        if (step := await following) is None:
+            return
+        yield step, stopped
