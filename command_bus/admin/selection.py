@@ -225,14 +225,13 @@ class Selection(OnSession):
         waiting, seconds = WaitingCommands(self._session), checked_seconds("wait", wait)
 
         async def change(found: Sequence[_Found]) -> int:
-            first, mailbox = found[0], found[0].mailbox
-            removed = await unless_refused(waiting.cancel_entries(mailbox, [each.entry for each in found], reason))
+            first = found[0]
+            removed = await unless_refused(waiting.cancel_entries(first.mailbox, [each.entry for each in found], reason))
             # Only the first of a mailbox can have started. Others that are left have started or moved meanwhile.
-            if running and first.is_first and removed < len(found):
-                still = await self._operator.entities.look(mailbox)
-                if still.oldest_id == first.entry.id:
-                    ending = Cancelling(self._session, first.names[0], reason)
-                    removed += await unless_refused(ending.end_in(mailbox, mono() + seconds))
+            is_left = running and first.is_first and removed < len(found)
+            if is_left and (await self._operator.entities.look(first.mailbox)).oldest_id == first.entry.id:
+                ending = Cancelling(self._session, first.names[0], reason)
+                removed += await unless_refused(ending.end_in(first.mailbox, mono() + seconds))
             return removed
 
         async for step in self._act("cancelled", change, dry_run=dry_run, limit=limit):

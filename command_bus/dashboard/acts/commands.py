@@ -66,18 +66,21 @@ async def _plan_all(visit: Visit, fields: Fields) -> Plan:
     if is_asked:
         counts = await selection.count()
         number = counts.total()
-    cut = " There may be more: ask again, or see `command-bus commands`, which looks at more." if not selection.complete else ""
-    looked = f" {selection.looked:,} commands were looked at.{cut}" if is_asked and cut else ""
+    cut = (
+        ""
+        if selection.complete or not is_asked
+        else f" {selection.looked:,} were looked at; `command-bus commands` looks at more."
+    )
     value = f"The field {fields['field']} has the value {fields['value']}. " if fields["field"] else ""
     return Plan(
         f"{number:,} commands ({filters})",
-        f"{value}{_says(number, fields)}{looked}",
+        f"{value}{_says(number, fields)}{cut}",
         visit.url("/commands", **asked),
         asked | {"running": fields["running"], "asked": f"{selection.until_ms or selection.began_ms}-{number}"},
         typed=str(number),
         counts=tuple((f"{name or 'unreadable'}, {state}", count) for (name, state), count in counts.most_common(20)),
         details=filters,
-        nothing="" if number else f"No command matches.{looked}",
+        nothing="" if number else f"No command matches.{cut}",
         total=number,
     )
 
