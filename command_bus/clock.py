@@ -6,6 +6,7 @@ Durations and moments that an application gives are checked here, too.
 from __future__ import annotations
 
 import math
+import re
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -68,6 +69,16 @@ def milliseconds_of(name: str, at: object) -> int:
 def time_of(ms: int) -> datetime:
     """Return the moment of a time in ms since the epoch, in UTC."""
     return _EPOCH + timedelta(milliseconds=ms)
+
+
+_SHORT = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def seconds_in(text: str) -> float | None:
+    """Return the seconds of a duration as people write it: `90s`, `30m`, `2h`, `7d`; None if it is none."""
+    found = _SHORT.fullmatch(text.strip())
+    return None if found is None else float(found[1]) * _UNITS[found[2]]
 
 
 def format_duration(seconds: float | None) -> str:

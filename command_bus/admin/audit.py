@@ -126,7 +126,7 @@ class Audit(OnSession):
         """Return acts on something, newest first, each once, of the newest five hundred entries.
 
         Args:
-            names: Ids of commands and letters, and entities as `account:a-17`, one of which the target of an act names.
+            names: Ids of commands and letters, and entities as `account:a-17`, one of which the target or the details of an act name.
             limit: At most so many.
 
         Raises:
@@ -137,7 +137,7 @@ class Audit(OnSession):
             raise InvalidSettings("limit: at least 1")
         named = re.compile("|".join(rf"(?<![^\s(]){re.escape(each)}(?![^\s),])" for each in names if each) or r"(?!)")
         found = (await self.page(limit=_LOOKED_AT)).acts()
-        return tuple(each for each in found if named.search(each.target))[:limit]
+        return tuple(each for each in found if named.search(each.target) or named.search(each.details))[:limit]
 
     async def page(self, *, limit: int = 100, cursor: str | None = None) -> AuditPage:
         """Return entries, newest first.

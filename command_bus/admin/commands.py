@@ -252,7 +252,7 @@ class Commands(OnSession):
             TransportUnavailable: The server cannot be reached.
         """
         seconds, wanted = checked_seconds("wait", wait), checked_id(command_id)
-        if await WaitingCommands(self._session).cancel(wanted):  # it stood in line, and was no durable one that has begun
+        if await WaitingCommands(self._session).cancel(wanted, reason):  # it stood in line, and was no durable one that has begun
             return True
         return running and await Cancelling(self._session, wanted, reason).end(seconds)
 

@@ -161,7 +161,7 @@ class Cancelling(OnSession):
             if await self._has_begun(mailbox) or (running is not None and running.is_durable):
                 return await self._tell(mailbox, running if answer == _NOT_ASKED else None)
             if running is None:
-                if await self._waiting.cancel_in(mailbox, self._id):
+                if await self._waiting.cancel_in(mailbox, self._id, self._reason):
                     return True
                 if not await self._is_there(mailbox):
                     return await self._was_cancelled(answer)

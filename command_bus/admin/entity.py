@@ -96,9 +96,9 @@ class EntityScope(OnSession):
         """
         return await details_of(self._session, self._mailbox, waiting, scan)
 
-    async def cancel(self, command_id: str | UUID) -> bool:
-        """Cancel a command of this entity: see `CommandBus.cancel`. Only its own mailbox is searched."""
-        return await WaitingCommands(self._session).cancel_in(self._mailbox, checked_id(command_id))
+    async def cancel(self, command_id: str | UUID, reason: str = "") -> bool:
+        """Cancel a command of this entity that has not started: see `CommandBus.cancel`. Only its own mailbox is searched."""
+        return await WaitingCommands(self._session).cancel_in(self._mailbox, checked_id(command_id), reason)
 
     async def abort(self, reason: str = "", *, by: str = "", wait: float = 10.0, force: bool = False) -> AbortReport:
         """End the attempt that runs, even if its handler hangs: its command is settled as interrupted, by its contract.

@@ -37,7 +37,7 @@ class CommandFilters(TypedDict, total=False):
     """Filters for commands that are not settled; all that are given apply, None is as if not given."""
 
     state: SelectableState | None
-    """As `CommandStatus.state`. Parked commands are dead letters: see `bus.dead_letters`."""
+    """The state, as `CommandStatus.state` has it. Parked commands are dead letters: see `bus.dead_letters`."""
     entity_type: str | None
     name: str | None
     """The command's wire name."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 
 from command_bus.cli.terminal import usage_error
+from command_bus.clock import seconds_in
 
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _LONGEST = 50 * 365 * 86400  # seconds; older than any dead letter
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_time(text: str | None) -> datetime | None:
@@ -20,8 +18,7 @@ def parse_time(text: str | None) -> datetime | None:
     """
     if text is None:
         return None
-    if age := _AGE.fullmatch(text.strip()):
-        seconds = float(age[1]) * _UNITS[age[2]]
+    if (seconds := seconds_in(text)) is not None:
         return datetime.now(UTC) - timedelta(seconds=seconds) if seconds < _LONGEST else datetime.fromtimestamp(0, UTC)
     try:
         found = datetime.fromisoformat(text)
@@ -37,10 +34,10 @@ def parse_duration(text: str) -> float:
     Raises:
         typer.Exit: The text is none.
     """
-    found = _AGE.fullmatch(text.strip())
-    if found is None or not 0 < float(found[1]) * _UNITS[found[2]] < _LONGEST:
+    seconds = seconds_in(text)
+    if seconds is None or not 0 < seconds < _LONGEST:
         raise usage_error(f"{text!r} is no duration such as 90s, 30m, 2h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
+    return seconds
 
 
 def parse_moment(text: str) -> datetime:

@@ -19,7 +19,7 @@ from command_bus.doctor.diagnosis import (
     worst_grade,
 )
 from command_bus.doctor.stored_checks import (
-    Told,
+    ErrorOf,
     check_dead_letters,
     check_limits,
     check_priorities,
@@ -63,7 +63,11 @@ async def without_handler(bus: CommandBus, entities: Sequence[EntityInfo]) -> fr
 
 
 async def examine_work(
-    bus: CommandBus, seen: Examination, line: CommandLine = command_line, longest: float = 86_400.0, told: Told = first_line_of
+    bus: CommandBus,
+    seen: Examination,
+    line: CommandLine = command_line,
+    longest: float = 86_400.0,
+    error_of: ErrorOf = first_line_of,
 ) -> list[Finding]:
     """Check what is stored: entities, workers, dead letters, schedules, limits, durable commands.
 
@@ -72,7 +76,7 @@ async def examine_work(
         seen: The server, as it was examined.
         line: Makes command lines.
         longest: Seconds after which a suspension is worth a warning.
-        told: Returns what may be told of an entity's last error.
+        error_of: Returns the last error of an entity, as far as it may be shown.
     """
     workers, stats = await bus.fleet.workers(), await bus.stats()
     commands, bounds = await bus.fleet.commands(), bus.session.settings
@@ -90,7 +94,7 @@ async def examine_work(
         *await examine_schedules(bus, [each.name for each in commands if each.workers], line),
         *check_limits(await bus.limits.list(), await bus.session.transport.limits.keyed(), line),
         *await examine_durable(bus, longest, line),
-        *await examine_retries(bus, line, told),
+        *await examine_retries(bus, line, error_of),
         *(await examine_history(bus) if stats.history else []),
         *check_entities(longest_waiting, await without_handler(bus, longest_waiting), line),
     ]

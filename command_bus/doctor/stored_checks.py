@@ -73,8 +73,8 @@ _OVERDUE = 60.0
 _MOST = 10_000
 
 
-Told = Callable[["EntityInfo"], str]
-"""Returns what may be told of an entity's last error."""
+ErrorOf = Callable[["EntityInfo"], str]
+"""Returns the last error of an entity, as far as it may be shown."""
 
 
 def first_line_of(entity: EntityInfo) -> str:
@@ -82,17 +82,19 @@ def first_line_of(entity: EntityInfo) -> str:
     return "" if entity.failure is None else entity.failure.text.partition("\n")[0]
 
 
-async def examine_retries(bus: CommandBus, line: CommandLine, told: Told) -> list[Finding]:
+async def examine_retries(bus: CommandBus, line: CommandLine, error_of: ErrorOf) -> list[Finding]:
     """Look at entities that wait for another attempt: a thousand at most."""
     page = await bus.entities.list(states={"retrying"}, order="age", limit=1000, scan=_SCANNED)
-    return check_retries(page.entities, line, told)
+    return check_retries(page.entities, line, error_of)
 
 
-def check_retries(retrying: Sequence[EntityInfo], line: CommandLine = command_line, told: Told = first_line_of) -> list[Finding]:
+def check_retries(
+    retrying: Sequence[EntityInfo], line: CommandLine = command_line, error_of: ErrorOf = first_line_of
+) -> list[Finding]:
     """Check for storms: ten entities or more that are tried again after the same error, but for numbers in it."""
     storms: dict[str, list[str]] = {}
     for each in retrying:
-        if text := told(each):
+        if text := error_of(each):
             storms.setdefault(without_numbers(text), []).append(text)
     advice = f"{line('entities', '--state', 'retrying')} shows them; pause their type while what they call is down"
     return [

@@ -49,12 +49,12 @@ class WaitingCommands(OnSession):
     def _mailboxes(self) -> Mailboxes:
         return self._operator.mailboxes
 
-    async def cancel(self, command_id: str) -> bool:
-        """Remove one waiting command; False if it runs, has run or is unknown.
+    async def cancel(self, command_id: str, reason: str = "") -> bool:
+        """Remove one waiting command; False if it runs, has run or is unknown. Its caller gets the reason.
 
         A mark says where a given id waits, and delayed commands are found by their id. For any other all lines are gone through.
         """
-        return any([await self.cancel_in(mailbox, command_id) for mailbox in await self.find(command_id)])
+        return any([await self.cancel_in(mailbox, command_id, reason) for mailbox in await self.find(command_id)])
 
     async def find(self, command_id: str, *, likely: str | None = None, most: int | None = None) -> list[str]:
         """Return the mailboxes in which a command may wait or run: by its marks, else as `find_unmarked`; that goes through all lines."""
@@ -87,13 +87,14 @@ class WaitingCommands(OnSession):
                     return []
         return []
 
-    async def cancel_in(self, mailbox: str, command_id: str, *, fresh: bool = False) -> bool:
+    async def cancel_in(self, mailbox: str, command_id: str, reason: str = "", *, fresh: bool = False) -> bool:
         """Remove one command that waits in this mailbox; False if it does not, or with `fresh` if it was started before."""
         delayed = await self._mailboxes.find_delayed(command_id, mailbox)
-        if delayed is not None and await self._cancel(mailbox, WaitingEntry(command_id, delayed[1], delayed=True), fresh=fresh):
+        entry = None if delayed is None else WaitingEntry(command_id, delayed[1], delayed=True)
+        if entry is not None and await self.cancel_entries(mailbox, [entry], reason, fresh=fresh):
             return True
-        command = await self._lined_up(mailbox, command_id)
-        return command is not None and await self._cancel(mailbox, command, fresh=fresh)
+        entry = await self._lined_up(mailbox, command_id)
+        return entry is not None and await self.cancel_entries(mailbox, [entry], reason, fresh=fresh) > 0
 
     async def place_of(self, mailbox: str, command_id: str) -> str | None:
         """Return the message id of a command in a mailbox; None if it is not there."""
@@ -107,15 +108,17 @@ class WaitingCommands(OnSession):
                     return command
         return None
 
-    async def _cancel(self, mailbox: str, command: WaitingEntry, *, fresh: bool) -> bool:
-        removal = self._removal(command, self._envelope(command), "cancelled before it started", "cancelled")
-        return await self._mailboxes.remove(mailbox, [removal], fresh=fresh) > 0
+    async def cancel_entries(
+        self, mailbox: str, commands: Iterable[WaitingEntry], reason: str = "", *, fresh: bool = False
+    ) -> int:
+        """Take these commands of a mailbox out of line, except what runs and durable ones that have begun; how many.
 
-    async def cancel_entries(self, mailbox: str, commands: Iterable[WaitingEntry], reason: str) -> int:
-        """Take these commands of a mailbox out of line, except what runs and durable ones that have begun; how many."""
+        With `fresh` only those never started.
+        """
         why = f": {reason}" if reason else ""
         texts = (f"cancelled before it started{why}", f"cancelled{why}")
-        return await self._mailboxes.remove(mailbox, [self._removal(each, self._envelope(each), *texts) for each in commands])
+        removals = [self._removal(each, self._envelope(each), *texts) for each in commands]
+        return await self._mailboxes.remove(mailbox, removals, fresh=fresh)
 
     def _removal(self, command: WaitingEntry, envelope: WireEnvelope, text: str, begun_text: str = "") -> Removal:
         """Return the removal of a command, with a text for who asks how it ended, and one for the case that it had started."""

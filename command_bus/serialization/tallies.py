@@ -34,7 +34,7 @@ class Tallies(dict[str, Counter[int]]):
 
     @property
     def runs(self) -> int:
-        """How many runs there were."""
+        """The number of runs."""
         return sum(tally[end] for tally in self.values() for end in (HANDLED, FAILED, RETRIED))
 
     def pack(self) -> bytes:

@@ -295,3 +295,32 @@ async def test_a_picked_command_that_is_refused_holds_up_no_other(bus: CommandBu
     asked = await admin.post("/act", [*_hidden(page), ("act", "commands.pick"), *(("picked", each) for each in boxes)])
     assert (await admin.post("/act", {**inputs(asked.text), "why": "w"})).status_code == 303
     assert (await bus.audit.page()).entries[0].outcome.startswith("1 commands are cancelled; 1 are not")
+
+
+async def test_a_form_says_nothing_of_parts_that_were_not(bus: CommandBus, admin: Browser) -> None:
+    form = inputs(await admin.page("/act?act=letters.discard&id=c-01"))
+    forged = {**form, "why": "test", "done": "500", "total": "900", "said": "all is well"}
+    refused = await admin.post("/act", forged)
+    assert (refused.status_code, "Type 1 to confirm" in page_text(refused.text)) == (422, True)
+    assert (await admin.post("/act", {**forged, "typed": "1"})).status_code == 303
+    assert (await bus.audit.page()).entries[0].outcome == "1 dead letters discarded"
+
+
+async def test_part_of_another_user_or_act_does_not_count(
+    bus: CommandBus, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letters, "MOST_AT_ONCE", 10)
+    asked = inputs(await admin.page("/act?act=letters.replay"))
+    part = inputs((await admin.post("/act", {**asked, "why": "test"})).text)["part"]
+    other = inputs(await admin.page("/act?act=letters.discard"))
+    assert (await admin.post("/act", {**other, "why": "test", "part": part})).status_code == 422
+
+
+async def test_what_was_picked_is_found_by_its_id(bus: CommandBus, admin: Browser) -> None:
+    await bus.dispatch(Deposit(account_id="p-1", amount=1), delay=600, command_id="picked-1")
+    page = await admin.page("/commands?state=delayed")
+    boxes = [unescape(each) for each in re.findall(r'name="picked" value="([^"]+)"', page)]
+    asked = await admin.post("/act", [*_hidden(page), ("act", "commands.pick"), *(("picked", each) for each in boxes)])
+    assert (await admin.post("/act", {**inputs(asked.text), "why": "no more"})).status_code == 303
+    (act,) = await bus.audit.about(["picked-1"])
+    assert (act.act, act.why, act.outcome) == ("Cancel picked commands", "no more", "1 commands are cancelled")

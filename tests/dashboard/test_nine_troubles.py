@@ -35,7 +35,7 @@ TROUBLES: dict[str, tuple[str, tuple[tuple[str, str], ...], dict[str, str]]] = {
     "limited": ("limit partner", (("button", "Limits"), ("act", "New limit")), {"name": "partner", "concurrency": "9"}),
     "suspended": ("waits for the signal approved", (("row", "Checkout"), ("act", "Send signal approved")), {"value": '"yes"'}),
     "running long": ("attempt 1 has run for", (("row", "report:ledger"), ("act", "Abort attempt")), {}),
-    "letters that hold nobody": ("Dead letters", (("menu", "Dead letters"), ("act", "Replay all")), {}),
+    "letters that park no entity": ("Dead letters", (("menu", "Dead letters"), ("act", "Replay all")), {}),
 }
 """By trouble: what the first page says of it, the clicks up to the form of the act, and its fields; the last click sends the form."""
 

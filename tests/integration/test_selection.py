@@ -413,3 +413,20 @@ async def test_acts_on_one_entity_are_not_those_on_another(url: str) -> None:
             assert not await bus.audit.about([name]), name
         for name in ("order:1.5", "mail:ann@example.org", "order:7", "order:8", "order:9"):
             assert len(await bus.audit.about([name])) == 1, name
+
+
+@pytest.mark.parametrize("way", ["bus", "entity", "selection"])
+async def test_a_caller_is_told_why_its_command_did_not_start(url: str, way: str) -> None:
+    async with CommandBus(url, namespace=f"why-{way}") as bus:
+        call = asyncio.create_task(bus.call(Ship(order="o-1"), command_id="c-1", timeout=20))
+        async with asyncio.timeout(10):
+            while not await bus.entity("order", "o-1").depth():
+                await asyncio.sleep(0.02)
+        if way == "bus":
+            assert await bus.cancel("c-1", reason="the carrier is closed")
+        elif way == "entity":
+            assert await bus.entity("order", "o-1").cancel("c-1", "the carrier is closed")
+        else:
+            assert (await last(bus.commands.select(name="Ship").cancel("the carrier is closed"))).done == 1
+        with pytest.raises(CommandCancelled, match="cancelled before it started: the carrier is closed"):
+            await call

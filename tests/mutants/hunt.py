@@ -18,6 +18,7 @@ from tests.mutants.mutant import SIMULATION, Mutant
 __all__ = ["ROOT", "Verdict", "broken_copy", "broken_texts", "hunt"]
 
 ROOT = Path(__file__).resolve().parents[2]
+_LONGEST = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,18 @@ def hunt(mutant: Mutant, seeds: int, jobs: int = 1) -> Verdict:
         else:
             command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--import-mode=importlib", mutant.seen_by]
         environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            [sys.executable, *command], cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=900
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, *command],
+                cwd=place,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_LONGEST,
+            )
+        except subprocess.TimeoutExpired:  # a bus that never ends is found, too
+            return Verdict(mutant, True, f"it did not end within {_LONGEST} s", "")
     by = mutant.seen_by
     if mutant.seen_by == SIMULATION:
         found = re.search(r"^seed (\d+) .*breaks:\n  (.*)$", done.stdout, re.MULTILINE)

@@ -35,7 +35,7 @@ class _Filters:
 
     @property
     def are_none(self) -> bool:
-        """Whether all commands fit."""
+        """True if all commands fit."""
         return not any(self._filters.values())
 
     def on(self, bus: CommandBus) -> Selection:

@@ -107,10 +107,13 @@ def reason_of(fields: Fields) -> str:
     return " ".join(fields["why"].split())[:_LONGEST]
 
 
+PART = ("done", "total", "said")
+"""Fields of the part before. Only the dashboard can have written them: the form has them signed."""
+
+
 def number_in(fields: Fields, name: str) -> int:
-    """Return the number that the form of a part that goes on has; 0 if it has none."""
-    text = fields[name][:15]
-    return int(text) if text.isdecimal() else 0
+    """Return a number of the part before; 0 if there was none."""
+    return int(fields[name] or 0)
 
 
 def signed(visit: Visit, fields: Fields) -> str:

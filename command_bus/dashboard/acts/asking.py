@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from command_bus.dashboard.acts.act import Act, Part, Plan, number_in, reason_of
+from command_bus.dashboard.acts.act import PART, Act, Part, Plan, number_in, reason_of
 from command_bus.dashboard.acts.commands import COMMAND_ACTS
 from command_bus.dashboard.acts.fleet import FLEET_ACTS
 from command_bus.dashboard.acts.letters import LETTER_ACTS
@@ -14,6 +14,7 @@ from command_bus.errors import CommandBusError, TransportUnavailable
 
 ACTS: dict[str, Act] = FLEET_ACTS | LETTER_ACTS | COMMAND_ACTS
 """All acts, by their names in addresses."""
+_PART_SECONDS = 3600
 
 
 async def act_page(visit: Visit) -> Response:
@@ -23,6 +24,7 @@ async def act_page(visit: Visit) -> Response:
         HTTPException: There is no such act, the user may not do it, or the form is not theirs.
     """
     fields = visit.query if visit.request.method == "GET" else await read_form(visit.request)
+    fields = _with_part(visit, fields)
     act = ACTS.get(fields["act"])
     if act is None:
         raise HTTPException(404, "there is no such act")
@@ -34,6 +36,13 @@ async def act_page(visit: Visit) -> Response:
     if visit.request.method == "GET" or visit.check_form(fields)["asks"]:
         return _asked(visit, act, fields, await act.plan(visit, fields))
     return await _done(visit, act, fields)
+
+
+def _with_part(visit: Visit, fields: Fields) -> Fields:
+    """Return fields with those of the part before, if that was of this act and user; what a form says of it by itself does not count."""
+    facts = visit.state.signer.read("part", fields["part"]) or {}
+    is_own = (facts.get("act"), facts.get("user")) == (fields["act"], visit.user.name)
+    return Fields([*fields.items(), *((name, str(facts[name]) if is_own else "") for name in PART)])
 
 
 async def _done(visit: Visit, act: Act, fields: Fields) -> Response:
@@ -56,15 +65,9 @@ async def _done(visit: Visit, act: Act, fields: Fields) -> Response:
     if isinstance(outcome, Part):
         await _write_end(visit, act, plan, reason, f"{outcome.text}; the rest follows", ref)
         total = max(number_in(fields, "total"), plan.total)
-        keeps = {
-            "act": fields["act"],
-            "why": reason,
-            **plan.keeps,
-            **outcome.keeps,
-            "said": outcome.text,
-            "done": outcome.done,
-            "total": total,
-        }
+        part = {"act": fields["act"], "user": visit.user.name, "done": outcome.done, "total": total, "said": outcome.text[:800]}
+        signed = visit.state.signer.sign("part", part, _PART_SECONDS)
+        keeps = {"act": fields["act"], "why": reason, **plan.keeps, **outcome.keeps, "part": signed}
         return visit.page("going.html", act=act, plan=plan, part=outcome, keeps=keeps, total=total)
     await _write_end(visit, act, plan, reason, outcome, ref)
     return visit.back(plan.back, outcome)

@@ -34,13 +34,19 @@ async def _plan_picked(visit: Visit, fields: Fields) -> Plan:
     number = len(fields[PICKED].split("\n")) if fields[PICKED] else 0
     nothing = "" if number else "No command was picked."
     keeps = {PICKED: fields[PICKED], "running": fields["running"]}
-    return Plan(f"{number:,} commands", _says(number, fields), visit.url("/commands"), keeps, nothing=nothing)
+    ids = ", ".join(_named(each).get("id", "") for each in fields[PICKED].split("\n"))
+    return Plan(f"{number:,} commands", _says(number, fields), visit.url("/commands"), keeps, details=ids, nothing=nothing)
+
+
+def _named(box: str) -> dict[str, str]:
+    """Return id, and type and id of the entity, of the command that a check box names."""
+    return dict(parse_qsl(box))
 
 
 async def _cancel_picked(visit: Visit, fields: Fields) -> str:
     done, picked = 0, fields[PICKED].split("\n")
     for each in picked:
-        one = _cancel_one(visit, dict(parse_qsl(each)), signed(visit, fields), running=bool(fields["running"]))
+        one = _cancel_one(visit, _named(each), signed(visit, fields), running=bool(fields["running"]))
         try:
             done += await unless_refused(one)
         except TransportUnavailable as error:
@@ -53,7 +59,7 @@ async def _cancel_one(visit: Visit, named: dict[str, str], why: str, *, running:
     command_id, kind, entity_id = named.get("id", ""), named.get("type", ""), named.get("entity", "")
     if not command_id:
         return False
-    if kind and entity_id and await visit.bus.entity(kind, entity_id).cancel(command_id):
+    if kind and entity_id and await visit.bus.entity(kind, entity_id).cancel(command_id, why):
         return True
     return (running or not kind) and await visit.bus.cancel(command_id, running=running, reason=why)
 

@@ -244,10 +244,10 @@ def _planned_many(what: str, *, grave: bool = False) -> Planning:
         asked = {name: fields[name] for name in FILTERS}
         keeps = {PICKED: fields[PICKED]} if fields[PICKED] else asked | chosen.bounds()
         filters = ", ".join(f"{name} {value}" for name, value in asked.items() if value) or "no filter"
-        filters = "picked one by one" if fields[PICKED] else filters
+        filters = ", ".join(fields[PICKED].split("\n")) if fields[PICKED] else filters
         further = keeps | {"act": fields["act"], "asked": chosen.cursor, "from": ""}
         return Plan(
-            f"{number} dead letters ({filters})",
+            f"{number} dead letters" + ("" if fields[PICKED] else f" ({filters})"),
             f"{number} dead letters {what}. Only letters up to {when(chosen.newest[0])} UTC.{chosen.limits()}",
             visit.url("/letters", **asked),
             keeps,

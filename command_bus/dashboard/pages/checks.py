@@ -48,7 +48,7 @@ async def checks_page(visit: Visit) -> Response:
     """Show what is wrong with the server and the namespace, and what to change."""
     masking = visit.state.masking
 
-    def told(entity: EntityInfo) -> str:
+    def error_of(entity: EntityInfo) -> str:
         return failure_text(masking, "", None, entity.failure)
 
     async def examine() -> list[Finding]:
@@ -57,7 +57,7 @@ async def checks_page(visit: Visit) -> Response:
         except InvalidSettings:
             return [Finding("server", "ok", "the bus is in memory of this process: there is no server to check")]
         seen, findings, goes_on = await examine_server(visit.bus.settings)
-        return findings + (await examine_work(visit.bus, seen, told=told) if goes_on else [])
+        return findings + (await examine_work(visit.bus, seen, error_of=error_of) if goes_on else [])
 
     findings = [_Shown(each, _PAGES.get(each.about, "")) for each in await visit.state.reads.get("checks", examine, _KEPT)]
     graded = {grade: [each for each in findings if each.finding.grade == grade] for grade in ("bad", "warning", "ok")}

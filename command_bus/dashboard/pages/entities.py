@@ -43,7 +43,7 @@ NEXT = {
     "running": "It goes on by itself. Abort it if its handler hangs.",
     "waiting": "It goes on when a worker is free.",
 }
-"""What happens next to what is stuck, and whether somebody has to act."""
+"""The next thing that happens to what is stuck, by its state."""
 
 
 def why(each: StandingEntity, stats: Stats, now_ms: int, error: str) -> str:

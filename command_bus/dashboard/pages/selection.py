@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 from starlette.responses import Response
 
 from command_bus.admin.selection import SELECTABLE, SelectedCommand, Selection
+from command_bus.clock import seconds_in
 from command_bus.dashboard.visit import Fields, Visit, address
 from command_bus.errors import InvalidSettings
 
@@ -16,8 +16,6 @@ FILTERS = ("state", "type", "name", "field", "value", "older")
 """The fields of an address that choose commands."""
 _LIMIT = 50
 _LOOK_AT = 20_000
-_AGE = re.compile(r"(\d{1,9})\s*(s|min|m|h|d)")
-_UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400}
 
 
 async def commands_page(visit: Visit) -> Response:
@@ -49,9 +47,9 @@ def selection_of(visit: Visit, fields: Fields, scan: int) -> Selection:
     """
     state: Any = fields["state"] or None
     name, older = fields["field"].strip(), fields["older"].strip()
-    age = _AGE.fullmatch(older)
+    age = seconds_in(older) if older else None
     if older and age is None:
-        raise InvalidSettings(f"accepted before={older!r}: a time as 90 s, 30 min, 2 h or 7 d")
+        raise InvalidSettings(f"accepted before={older!r}: a time as 90s, 30m, 2h or 7d")
     masking = visit.state.masking
     if masking.hides(name) or (name and masking.is_used and fields["value"].lstrip()[:1] in ("{", "[")):
         raise InvalidSettings(f"the field {name} is masked here, or something in it, so nothing is sought by its value")
@@ -60,7 +58,7 @@ def selection_of(visit: Visit, fields: Fields, scan: int) -> Selection:
         entity_type=fields["type"].strip() or None,
         name=fields["name"].strip() or None,
         where={name: fields["value"].strip()} if name else None,
-        older_than=None if age is None else int(age[1]) * _UNITS[age[2]],
+        older_than=age,
         scan=scan,
     )
 

@@ -36,7 +36,7 @@ REPAIRABLE = ("invalid", "unknown_command", "wrong_type")
 REPAIRED, ACCEPTED_OTHERWISE = "repaired", "accepted_otherwise"
 """Reasons that take the place of these when the command id was accepted: by a repair, or by another row or attempt of the same load."""
 REPAIR_OF = "repair of "
-"""How the owner of a repair begins; the id of the load is behind it."""
+"""The begin of the owner of a repair; the id of the load is behind it."""
 
 
 @dataclass(slots=True)

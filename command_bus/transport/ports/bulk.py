@@ -121,7 +121,7 @@ class DispatchFacts:
 
     @property
     def state(self) -> Literal["open", "committed"]:
-        """Whether a version is being loaded, or all that were begun are committed."""
+        """`open` while a version is being loaded, `committed` once all that were begun are."""
         return "committed" if self.opened is None and self.version >= 0 else "open"
 
 
