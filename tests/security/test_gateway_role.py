@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ async def test_each_verb_works_under_the_role(binary: Path, start: Starter, sele
         workers.worker(),
         place.bus("gateway") as bus,
     ):
+        async with place.bus("operator") as operator:
+            await operator.events.watch("line")
         app = gateway(bus, allow=tokens({"ops": Grant(TOKEN, ("*",))}))
         head = {"Authorization": f"Bearer {TOKEN}"}
         async with httpx.AsyncClient(
@@ -55,7 +58,36 @@ async def test_each_verb_works_under_the_role(binary: Path, start: Starter, sele
             await ask("DELETE", "/commands/later", 200)
             for path in ("/entities", "/entities/line/a", "/dead-letters", "/schedules", "/openapi.json"):
                 await ask("GET", path, 200)
+        for path, query in (("/events", "type=line&after="), ("/commands/later/progress", "")):
+            assert b"data:" in await streamed(app, path, query), path
         assert await place.denied() == []
+
+
+async def streamed(app: Any, path: str, query: str) -> bytes:
+    """Return what a stream sends up to its first event, whose client goes away then."""
+    said, over = b"", asyncio.Event()
+
+    async def receive() -> Any:
+        if not said:
+            return {"type": "http.request", "body": b""}
+        await over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        nonlocal said
+        assert message.get("status", 200) == 200, message
+        said += message.get("body", b"") or b" "
+        if b"data:" in said:
+            over.set()
+
+    head = [(b"host", b"bus.example"), (b"authorization", f"Bearer {TOKEN}".encode())]
+    scope = {
+        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query.encode(), "headers": head,
+        "scheme": "http", "http_version": "1.1", "root_path": "", "client": ("10.0.0.1", 1), "server": ("bus.example", 80),
+    }  # fmt: skip
+    async with asyncio.timeout(20):
+        await app(scope, receive, send)
+    return said
 
 
 def _work(line: str) -> Any:
