@@ -314,10 +314,21 @@ async def check_rights(connections: Connections, keys: ShardKeys, role: Role, wh
         except CommandBusError as error:
             if not is_not_permitted(error):
                 raise
-            raise UnsuitableServer(
-                f"{what} needs a user with the role {role}: this one may not send {request[0]}. acl_lines({role!r}, …) of "
-                "command_bus.transport.redis.acl has its rights, docs/security.md how to give them"
-            ) from error
+            raise lacking(role, what, request[0]) from error
+
+
+def lacking(role: Role, what: str, command: str) -> UnsuitableServer:
+    """Return the error of a user who lacks a right of a role.
+
+    Args:
+        role: The role that is needed.
+        what: The program that needs it.
+        command: The request that was refused.
+    """
+    return UnsuitableServer(
+        f"{what} needs a user with the role {role}: this one may not send {command}. acl_lines({role!r}, …) of "
+        "command_bus.transport.redis.acl has its rights, docs/security.md how to give them"
+    )
 
 
 def _notices(role: Role) -> tuple[tuple[str, str], ...]:

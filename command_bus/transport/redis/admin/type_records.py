@@ -9,9 +9,12 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from command_bus.errors import UnsuitableServer
 from command_bus.messages.message import is_entity_type
 from command_bus.transport.ports.operator import Obliteration, TypeRecords
 from command_bus.transport.records import TypeRecord
+from command_bus.transport.redis.acl import lacking
+from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.incarnations import CLOSED, INCARNATION
 from command_bus.transport.redis.keys import ShardKeys
@@ -65,11 +68,21 @@ class RedisAnnouncements(RetryingRequests):
     """Implements `Announcements`."""
 
     async def describe(self, records: dict[str, bytes]) -> None:
-        """Store a worker's descriptions of its commands, by wire name, for clients without their classes."""
+        """Store a worker's descriptions of its commands, by wire name, for clients without their classes.
+
+        Raises:
+            UnsuitableServer: The user has not the rights of a worker. This is the first that a worker writes.
+        """
         mapping: Any = records
-        if records:
-            first = self._keys.shards[0]
+        if not records:
+            return
+        first = self._keys.shards[0]
+        try:
             await self._ask_once(first, lambda client: client.hset(first.commands, mapping=mapping))
+        except UnsuitableServer as error:
+            if is_not_permitted(error):
+                raise lacking("worker", "a worker", "HSET") from error
+            raise
 
     async def described(self, name: str) -> bytes | None:
         """Return the last description of a command, or None."""

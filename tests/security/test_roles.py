@@ -1,4 +1,4 @@
-"""The role `gateway`: each verb of the gateway under its user; who lacks it is refused with its name."""
+"""Roles: each verb of the gateway under its own; who lacks what a program needs is refused at its start, with the role's name."""
 
 from __future__ import annotations
 
@@ -109,3 +109,11 @@ async def test_who_lacks_the_role_is_told_its_name(binary: Path, start: Starter)
         for user, needed in lacking:
             with pytest.raises(UnsuitableServer, match=f"needs a user with the role {needed}"):
                 await rights_of(place, user, needed)
+
+
+@pytest.mark.parametrize("role", ["producer", "operator", "pipeline", "gateway"])
+async def test_a_worker_without_its_role_is_told_so_at_its_start(binary: Path, start: Starter, role: Role) -> None:
+    async with made(start(tcp=True, binary=binary), selectors=True) as place, place.bus(role) as bus:
+        with pytest.raises(UnsuitableServer, match="a worker needs a user with the role worker: this one may not send HSET"):
+            await bus.worker().start()
+        assert {each[1] for each in await place.denied()} == {"{shop:0}:commands"}
