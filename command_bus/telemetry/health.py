@@ -138,11 +138,11 @@ class HealthServer:
         watch.cancel()
 
     async def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Request heartbeats of the worker's loop until it is closed."""
-        while not loop.is_closed():
+        """Request heartbeats of the worker's loop; one that was closed never answers."""
+        while True:
             if self._beat_due_since is None:
                 self._beat_due_since = mono()
-                with contextlib.suppress(RuntimeError):  # it was closed just now
+                with contextlib.suppress(RuntimeError):  # it is closed
                     loop.call_soon_threadsafe(self._on_beat)
             await asyncio.sleep(_BEAT)
 

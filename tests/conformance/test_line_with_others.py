@@ -286,7 +286,9 @@ async def test_a_firing_waits_in_the_line_and_lifts_what_waits_there(bus: Comman
     assert figures["low"] >= 10
     async with bus.worker(concurrency=4):
         await bus.wait_idle(30)
-    assert ran.index(("page:1", 0)) <= OPEN + 4
+    assert ran.index(("page:1", 0)) < OPEN + 8, (
+        "behind what was open, before what waited: as the last it would be number OPEN + 11"
+    )
 
 
 async def test_counts_are_right_and_an_obliteration_leaves_nothing(sandbox: Sandbox) -> None:

@@ -137,6 +137,21 @@ async def test_a_stuck_loop_is_not_live_and_the_answer_says_where(make_bus: Make
         assert (await fetch(health.port, "/healthz"))[0] == 200  # it runs again
 
 
+def test_a_loop_that_was_closed_is_not_live(make_bus: Make) -> None:
+    async def start() -> HealthServer:
+        health = HealthServer(make_bus().worker(), host="127.0.0.1", stuck_after=0.2)
+        await health.start()
+        return health
+
+    health = asyncio.run(start())
+    until = time.monotonic() + 10
+    while (answer := fetched(health.port, "/healthz")).status == 200 and time.monotonic() < until:
+        time.sleep(0.02)
+    assert answer.status == 503
+    assert fetched(health.port, "/readyz").status == 503
+    asyncio.run(health.stop())
+
+
 async def test_the_program_takes_how_long_stuck_is(make_bus: Make) -> None:
     options = WorkerOptions("app", health_port=0, health_host="127.0.0.1", stuck_after=0.5)
     async with AsyncExitStack() as stack:

@@ -126,3 +126,16 @@ async def test_a_lease_that_was_renewed_late_is_lost_once_more() -> None:
     lease.cancel = lambda why: told.append(f"next: {why.text}")
     await renewal([(1_700_000_000, 0), 0, []])
     assert told[1:] == ["next: another worker took it over, or it was settled"]
+
+
+def test_a_worker_whose_event_loop_was_closed_keeps_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    keeper = LeaseKeeper(Connections(MemoryClients()), KeySpace("n", 1), worker="w", lease=30.0, heartbeat=lambda _: b"")
+
+    async def start() -> None:
+        keeper.start()
+
+    asyncio.run(start())
+    assert keeper._thread is not None
+    keeper._thread.join(5.0)
+    assert not keeper._thread.is_alive(), "else the entities of this worker wait until its process ends"
+    assert "Close a worker first" in caplog.text

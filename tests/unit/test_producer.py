@@ -13,7 +13,7 @@ from command_bus.clock import mono
 from command_bus.errors import BusClosed, CommandBusError, TransportUnavailable, UnsuitableServer
 from command_bus.transport.ports.extensions import Availability
 from command_bus.transport.redis.connection.connections import ServerWatch
-from command_bus.transport.redis.connection.outage_log import OutageLog
+from command_bus.transport.redis.connection.outage_log import LoggedBackoff, OutageLog
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.scripts import ENQUEUE_ONE
 from command_bus.transport.redis.sending.producer import StreamProducer
@@ -118,10 +118,11 @@ async def test_a_repeated_request_is_guarded_while_its_first_answer_is_kept(
     assert server.asked[-1] == server.asked[-2], "the number grows on: what was stuck on its way is told by it"
 
 
-async def test_an_unsent_batch_is_sent_again_without_callers_that_gave_up() -> None:
+async def test_an_unsent_batch_is_sent_again_without_callers_that_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(REFUSED, b"+")
     line = producer(server)
-    hasty, patient = await asyncio.gather(line.enqueue(plain("a"), 0.005), line.enqueue(plain("b"), 5.0), return_exceptions=True)
+    monkeypatch.setattr(LoggedBackoff, "failed", lambda *_: 0.6)  # a pause that the hasty one does not wait for
+    hasty, patient = await asyncio.gather(line.enqueue(plain("a"), 0.5), line.enqueue(plain("b"), 5.0), return_exceptions=True)
     assert isinstance(hasty, TransportUnavailable)
     assert not hasty.outcome_unknown
     assert patient is Admission.ACCEPTED

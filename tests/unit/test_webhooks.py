@@ -136,7 +136,8 @@ async def test_a_name_that_takes_long_holds_up_no_other(monkeypatch: pytest.Monk
     looked, told, real = list[str](), threading.Event(), socket.getaddrinfo
 
     def look(host: str, *given: Any, **options: Any) -> Any:
-        looked.append(host)
+        if host.endswith(".example"):  # threads of other tests connect
+            looked.append(host)
         if host.startswith("slow"):
             told.wait(10)
         return real("127.0.0.1", *given, **options)

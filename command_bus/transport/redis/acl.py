@@ -321,7 +321,7 @@ def lacking(role: Role, what: str, command: str) -> UnsuitableServer:
     """Return the error of a user who lacks a right of a role.
 
     Args:
-        role: The role that is needed.
+        role: What the user would have to be.
         what: The program that needs it.
         command: The request that was refused.
     """

@@ -204,6 +204,8 @@ class LeaseKeeper:
         of_shard = [clients[place] for place in places]
         try:
             while not self._stopping:
+                if self._loop is not None and self._loop.is_closed():  # nothing here can settle an attempt any more
+                    return _log.error("the event loop was closed before its worker: its leases end now. Close a worker first")
                 self._wake.wait(self._turn_or_pause(of_shard))
                 self._wake.clear()
         finally:
