@@ -42,12 +42,14 @@ if TYPE_CHECKING:
     from command_bus.admin.records import CommandRecord, CommandTree, LogEntry, StepInfo
     from command_bus.admin.search import FoundEntities
     from command_bus.admin.selection import BulkStep, SelectedCommand, Selection
+    from command_bus.admin.states import StateEntry
     from command_bus.admin.views import StandingEntity, Standstill
     from command_bus.bus import CommandBus
     from command_bus.errors import (
         BadReport,
         BadResult,
         BadSignature,
+        BadState,
         BadStep,
         BusClosed,
         CallCycle,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
         DispatchStalled,
         Draining,
         EntitiesStopped,
+        EntityBusy,
         EntityTypeInUse,
         HandlerOver,
         IdempotencyConflict,
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
         RegistrationError,
         Reject,
         ResultNotKept,
+        StateConflict,
         StepMismatch,
         TooManyEntityTypes,
         TransportUnavailable,
@@ -107,6 +111,7 @@ if TYPE_CHECKING:
     from command_bus.messages.retry_policy import RetryPolicy
     from command_bus.messages.schedule_specs import Cron, Every, cron, every
     from command_bus.messages.snooze import GiveUp, Snooze
+    from command_bus.messages.state import EntityState
     from command_bus.messages.unique import Unique
     from command_bus.messages.upcasting import upcasts
     from command_bus.middleware import Middleware, Proceed, Sending
@@ -129,6 +134,7 @@ __all__ = [
     "BadReport",
     "BadResult",
     "BadSignature",
+    "BadState",
     "BadStep",
     "BatchOutcome",
     "BatchResult",
@@ -161,12 +167,14 @@ __all__ = [
     "Durable",
     "DurableContext",
     "EntitiesStopped",
+    "EntityBusy",
     "EntityDetails",
     "EntityId",
     "EntityInfo",
     "EntityPage",
     "EntityPolicy",
     "EntityScope",
+    "EntityState",
     "EntityTypeInUse",
     "EntityTypeInfo",
     "Envelope",
@@ -223,6 +231,8 @@ __all__ = [
     "Snooze",
     "StandingEntity",
     "Standstill",
+    "StateConflict",
+    "StateEntry",
     "Stats",
     "StepInfo",
     "StepMismatch",
@@ -269,6 +279,7 @@ _HOMES = {
     "messages.durable": "Durable DurableContext",
     "admin.search": "FoundEntities",
     "admin.audit": "AuditEntry AuditPage TrendPoint",
+    "admin.states": "StateEntry",
     "admin.views": "StandingEntity Standstill",
     "admin.command_status": "CommandStatus",
     "admin.commands": "DelayedCommand",
@@ -293,6 +304,7 @@ _HOMES = {
     "messages.receipts": "BatchOutcome BatchResult Receipt SyncReceipt",
     "messages.reports": "ProgressInfo",
     "messages.snooze": "GiveUp Snooze",
+    "messages.state": "EntityState",
     "messages.unique": "Unique",
     "messages.upcasting": "upcasts",
     "handlers.registry": "HandlerRegistry handles include",

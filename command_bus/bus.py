@@ -21,6 +21,7 @@ from command_bus.admin.fleet import Fleet
 from command_bus.admin.history import CommandHistory
 from command_bus.admin.info import Stats
 from command_bus.admin.limits import Limits
+from command_bus.admin.states import States
 from command_bus.admin.statistics import Statistics
 from command_bus.admin.views import Views
 from command_bus.clock import checked_seconds, mono
@@ -100,6 +101,7 @@ class CommandBus:
         history: How commands ended that have a history: get one by its id, search.
         notifier: Sends notices and listens to them: `async with bus.notifier.listen("work", types={"order"}) as woken: …`.
         views: What is stuck, and entities by a part of their ids, at a cost that does not grow with the namespace.
+        states: What entities are, as their last settled commands left it: get, list, correct, delete it.
         audit: What operators did, and why: write and read it.
         trends: Figures of the last days, a minute apart.
         session: The connection, which workers and operators of this bus share.
@@ -148,6 +150,7 @@ class CommandBus:
         self.limits = Limits(self.session)
         self.history = CommandHistory(self.session)
         self.views = Views(self.session)
+        self.states = States(self.session)
         self.audit = Audit(self.session)
         self.trends = Trends(self.session)
 

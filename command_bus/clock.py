@@ -71,14 +71,15 @@ def time_of(ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=ms)
 
 
-_SHORT = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhd])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+)")
+_LONG_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+_UNITS = {word: seconds for unit, seconds in _LONG_UNITS.items() for word in (unit, unit + "s", unit[0])}
 
 
 def seconds_in(text: str) -> float | None:
-    """Return the seconds of a duration as people write it: `90s`, `30m`, `2h`, `7d`; None if it is none."""
-    found = _SHORT.fullmatch(text.strip())
-    return None if found is None else float(found[1]) * _UNITS[found[2]]
+    """Return the seconds of a duration as people write it: `90s`, `30m`, `2 h`, `7 days`; None if it is none."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    return None if found is None or found[2] not in _UNITS else float(found[1]) * _UNITS[found[2]]
 
 
 def format_duration(seconds: float | None) -> str:

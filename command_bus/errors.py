@@ -129,6 +129,25 @@ class HandlerOver(CommandBusError, RuntimeError):
     code = "handler_over"
 
 
+class BadState(CommandBusError):
+    """The state of an entity cannot be stored or read: a value is not what its class allows, it is too large, or of a later version."""
+
+    code = "bad_state"
+
+
+class StateConflict(CommandBusError):
+    """The state of the entity is not the expected one: it was changed since. Read it again."""
+
+    code = "state_conflict"
+
+
+class EntityBusy(CommandBusError):
+    """A command of the entity runs or is suspended, and its handler has read the state: pause the entity, or send a command."""
+
+    code = "entity_busy"
+    retryable = True
+
+
 class StepMismatch(BadStep):
     """A durable handler does something else under a name that is stored: another command, or a step with other arguments."""
 

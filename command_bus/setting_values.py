@@ -54,6 +54,7 @@ class SettingOverrides(TypedDict, total=False):
     dead_letter_ttl: float | None
     max_dead_letters: int | None
     max_payload: int
+    max_state: int
     max_nesting: int
     compress_above: int | None
     durability: Durability

@@ -142,6 +142,9 @@ class BusSettings(BaseSettings):
     max_payload: Annotated[int, Field(ge=64, le=256 * 1024 * 1024)] = Field(
         default=1024 * 1024, description="Bytes of one encoded payload."
     )
+    max_state: Annotated[int, Field(ge=64, le=16 * 1024 * 1024)] = Field(
+        default=64 * 1024, description="Bytes of the packed state of an entity."
+    )
     max_nesting: Annotated[int, Field(ge=1, le=512)] = Field(default=64, description="Levels of nesting in a payload.")
     compress_above: Count | None = Field(
         default=None, description="Bytes above which payloads and replies travel compressed; none: they never do."

@@ -34,7 +34,7 @@ from command_bus.session import OnSession, Session
 from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_of, type_of, type_scope
 from command_bus.transport.ports.limits import LimitWaitInfo
 from command_bus.transport.ports.operator import OperatorSide
-from command_bus.transport.records import EntityState, HoldInfo, Recount, StoredEntity, SuspensionInfo
+from command_bus.transport.records import EntityCondition, HoldInfo, Recount, StoredEntity, SuspensionInfo
 from command_bus.transport.unique_keys import StoredKey, mailbox_of_key
 
 SortKey = tuple[float, str]
@@ -179,7 +179,7 @@ class Entities(OnSession):
     async def list(
         self,
         *,
-        states: Collection[EntityState] = (),
+        states: Collection[EntityCondition] = (),
         order: EntityOrder = "depth",
         limit: int = 50,
         cursor: str | None = None,

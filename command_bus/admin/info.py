@@ -9,7 +9,7 @@ from typing import Any, Literal
 from command_bus.messages.policies import Priority
 from command_bus.serialization.announcements import WorkerInfo, WorkerStatus
 from command_bus.transport.ports.limits import LimitWaitInfo
-from command_bus.transport.records import EntityState, Failure, HoldInfo, SuspensionInfo
+from command_bus.transport.records import EntityCondition, Failure, HoldInfo, SuspensionInfo
 from command_bus.transport.unique_keys import KeyState
 
 EntityOrder = Literal["depth", "age", "attempt", "name"]
@@ -48,7 +48,7 @@ class EntityInfo:
     name: str
     entity_type: str | None
     entity_id: str | None
-    state: EntityState
+    state: EntityCondition
     depth: int
     age: float
     attempt: int

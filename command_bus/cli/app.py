@@ -21,6 +21,7 @@ COMMANDS = (
     LazyCommand("top", "Show figures and the busiest entities, live."),
     LazyCommand("entities", "List entities that have work, busiest first.", "inspect"),
     LazyCommand("entity", "Show, pause, drain, purge or abort an entity."),
+    LazyCommand("state", "Show, list, export, delete states of entities."),
     LazyCommand("pause", "Start no command of a type, or of the bus.", "control"),
     LazyCommand("drain", "Accept no new command, finish accepted ones.", "control"),
     LazyCommand("resume", "Undo pause or drain.", "control"),

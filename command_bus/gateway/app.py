@@ -27,6 +27,7 @@ from command_bus.gateway.inspecting import (
     get_letters,
     get_schedule,
     get_schedules,
+    get_state,
 )
 from command_bus.gateway.openapi import get_openapi
 from command_bus.gateway.problems import HEADERS, Problem, problem_of, retry_later
@@ -44,6 +45,7 @@ ROUTES: Mapping[tuple[str, ...], Mapping[str, Answer]] = {
     ("events",): {"GET": get_events},
     ("entities",): {"GET": get_entities},
     ("entities", _ANY, _ANY): {"GET": get_entity},
+    ("entities", _ANY, _ANY, "state"): {"GET": get_state},
     ("dead-letters",): {"GET": get_letters},
     ("dead-letters", _ANY): {"GET": get_letter},
     ("schedules",): {"GET": get_schedules},
@@ -207,7 +209,9 @@ def _answering(path: tuple[str, ...], method: str) -> Answer:
 def _shapes(path: tuple[str, ...]) -> list[tuple[str, ...]]:
     if len(path) == 2:
         return [(path[0], _ANY)]
-    return [(path[0], _ANY, path[2]), (path[0], _ANY, _ANY)] if len(path) == 3 else []
+    if len(path) == 3:
+        return [(path[0], _ANY, path[2]), (path[0], _ANY, _ANY)]
+    return [(path[0], _ANY, _ANY, path[3])] if len(path) == 4 else []
 
 
 def _live() -> Response:

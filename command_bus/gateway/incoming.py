@@ -201,14 +201,15 @@ class Incoming:
         root = quote(str(self.scope.get("root_path", "")).rstrip("/"))
         return "/".join([root, *(quote(each, safe="") for each in segments)])
 
-    def need(self, act: str) -> None:
-        """Check that the holder may do this.
+    def need(self, act: str, what: str | None = None) -> None:
+        """Check that the holder may do this, to one thing or at all.
 
         Raises:
             Problem: They may not.
         """
-        if not self.holder.rights.may(act):
-            raise Problem(403, "forbidden", f"this token does not have the right {act!r}", right=act)
+        if not self.holder.rights.may(act, what):
+            right = act if what is None else f"{act}:{what}"
+            raise Problem(403, "forbidden", f"this token does not have the right {right!r}", right=right)
 
 
 def header_of(scope: Scope, name: bytes) -> bytes | None:

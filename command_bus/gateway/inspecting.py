@@ -14,7 +14,7 @@ from command_bus.admin.json_data import to_jsonable
 from command_bus.errors import CommandBusError, UnknownCommand
 from command_bus.gateway.incoming import Incoming, Query
 from command_bus.gateway.problems import Problem, answer, problem_of
-from command_bus.transport.records import EntityState
+from command_bus.transport.records import EntityCondition
 
 
 class LookQuery(Query):
@@ -86,7 +86,7 @@ class EntitiesQuery(Query):
     """Choice of entities."""
 
     type: str | None = Field(default=None, description="Only those of this type.")
-    state: tuple[EntityState, ...] = Field(default=(), description="Only those in one of these states.")
+    state: tuple[EntityCondition, ...] = Field(default=(), description="Only those in one of these states.")
     order: EntityOrder = Field(default="depth", description="What comes first.")
     limit: int = Field(default=50, ge=1, le=500, description="At most so many.")
     cursor: str | None = Field(default=None, description="Of the page before.")
@@ -134,6 +134,16 @@ async def get_entity(incoming: Incoming) -> Response:
     query = incoming.query(EntityQuery)
     scope = incoming.bus.entity(incoming.path[1], incoming.path[2])
     return answer(to_jsonable(await scope.show(waiting=query.waiting)))
+
+
+async def get_state(incoming: Incoming) -> Response:
+    """Answer with the state of an entity, as its last settled command left it."""
+    _, kind, entity_id, _ = incoming.path
+    incoming.need("read", kind)
+    entry = await incoming.bus.states.find(kind, entity_id)
+    if entry is None:
+        raise Problem(404, "no_state", f"{kind}:{entity_id} has no state")
+    return answer(to_jsonable(entry), headers={"ETag": f'"{entry.revision}"'})
 
 
 async def get_letters(incoming: Incoming) -> Response:

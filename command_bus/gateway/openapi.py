@@ -284,6 +284,7 @@ _READS: tuple[tuple[str, str, str, str, str, type[Query]], ...] = (
     ("events", "/events", "events", "What happens to commands", "", EventQuery),
     ("inspect", "/entities", "entities", "Entities that have work", "EntityPage", EntitiesQuery),
     ("inspect", "/entities/{entity_type}/{entity_id}", "entity", "One entity", "Details", EntityQuery),
+    ("read", "/entities/{entity_type}/{entity_id}/state", "state", "The state of an entity", "Details", Query),
     ("inspect", "/dead-letters", "dead_letters", "Dead letters, newest first", "LetterPage", LettersQuery),
     ("inspect", "/dead-letters/{letter_id}", "dead_letter", "One dead letter", "Details", Query),
     ("inspect", "/schedules", "schedules", "Schedules", "ScheduleList", SchedulesQuery),

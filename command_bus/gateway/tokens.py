@@ -15,7 +15,7 @@ from urllib.parse import quote
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings
 from command_bus.integrations.web import RereadFile, read_tables
-from command_bus.messages.message import is_wire_name
+from command_bus.messages.message import is_entity_type, is_wire_name
 from command_bus.spelling import did_you_mean
 
 
@@ -62,9 +62,10 @@ def checked_rate(name: str, rate: object) -> float | None:
     return float(rate)
 
 
-ACTS = ("send", "call", "look", "cancel", "events", "inspect")
-"""What can be allowed: to dispatch, to wait for a reply, to see one command by its id, to cancel one, to hear events, to read what operators read."""
-_OF_COMMANDS = ("send", "call")
+ACTS = ("send", "call", "look", "cancel", "events", "inspect", "read")
+"""What can be allowed: to dispatch, to wait for a reply, to see one command by its id, to cancel one, to hear events, to read what operators read, to
+read the states of entities."""
+_OF_ONE: Mapping[str, Callable[[str], bool]] = {"send": is_wire_name, "call": is_wire_name, "read": is_entity_type}
 _ALL = "*"
 
 
@@ -73,7 +74,8 @@ class Rights:
 
     Args:
         name: What messages call the token.
-        given: `send`, `call`, `look`, `cancel`, `events`, `inspect`, or `*` for all; `send:Deposit` and `call:Deposit` are for one command.
+        given: `send`, `call`, `look`, `cancel`, `events`, `inspect`, `read`, or `*` for all; `send:Deposit` and `call:Deposit` are for one
+            command, `read:account` for one entity type.
 
     Raises:
         InvalidSettings: One is no right.
@@ -107,8 +109,10 @@ class Rights:
             raise InvalidSettings(f"{name!r} has the right {right!r}: one of {', '.join(ACTS)}, *{did_you_mean(act, ACTS)}")
         elif not colon or command == _ALL:
             self._acts.add(act)
-        elif act not in _OF_COMMANDS or not is_wire_name(command):
-            raise InvalidSettings(f"{name!r} has the right {right!r}: only send and call are for one command, by its wire name")
+        elif act not in _OF_ONE or not _OF_ONE[act](command):
+            raise InvalidSettings(
+                f"{name!r} has the right {right!r}: only send and call are for one command, by its wire name, and read for one entity type"
+            )
         else:
             self._commands.add((act, command))
 

@@ -24,8 +24,10 @@ from command_bus.errors import RegistrationError
 from command_bus.handlers.signatures import HandlerSignature, innermost, qualified_name, read_signature
 from command_bus.messages.context import CommandContext
 from command_bus.messages.message import Message, MessageSpec
+from command_bus.messages.state import EntityState
 
-Invoke = Callable[[Any, CommandContext | None], Any]
+Invoke = Callable[..., Any]
+"""Calls a handler with the command, its context or None, and `state=` if it takes one."""
 Scope = Callable[[], AbstractAsyncContextManager[Invoke]]
 
 
@@ -40,6 +42,7 @@ class Handler:
         module: Name of the module that defines it.
         is_async: `invoke` returns an awaitable and runs on the event loop; otherwise it blocks and belongs into a thread.
         wants_context: `invoke` is to be given a `CommandContext`; otherwise None will do.
+        state: The class of its entity's state, with which `invoke` is called as `state=`, or None.
         invoke: Runs the handler: `invoke(command, context)`.
         scope: Opened around one command if it is set, and gives the `invoke` to use for it. Only where `is_async` is false.
         origin: What was registered or included, to recognise the same thing again.
@@ -56,6 +59,7 @@ class Handler:
     scope: Scope | None = None
     origin: object = None
     callables: tuple[Callable[..., Any], ...] = ()
+    state: type[EntityState] | None = None
 
     def same_as(self, other: Handler) -> bool:
         """Return whether both register the same code for the same message, so that including it twice changes nothing."""
@@ -113,17 +117,17 @@ def scoped_handler(message_type: type[Message[Any]], source: ObjectSource, attri
 
     if signature.runs != "thread":
 
-        async def invoke(command: Any, context: CommandContext | None) -> Any:
+        async def invoke(command: Any, context: CommandContext | None, **state: Any) -> Any:
             async with _opened(source.provide) as target:
-                result = bound(target)(command, context)
+                result = bound(target)(command, context, **state)
                 return await result if inspect.isawaitable(result) else result
 
         return _handler(message_type, function, signature, invoke, origin=origin, callables=callables)
 
     name = qualified_name(function)
 
-    def invoke_in_thread(command: Any, context: CommandContext | None) -> Any:
-        return _entering(source.provide(), bound, name)(command, context)
+    def invoke_in_thread(command: Any, context: CommandContext | None, **state: Any) -> Any:
+        return _entering(source.provide(), bound, name)(command, context, **state)
 
     scope = _scope(source.provide, bound, name) if source.on_loop else None
     return _handler(message_type, function, signature, invoke_in_thread, scope=scope, origin=origin, callables=callables)
@@ -151,6 +155,7 @@ def _handler(
         scope=scope,
         origin=origin,
         callables=callables,
+        state=signature.state_type,
     )
 
 
@@ -174,6 +179,8 @@ def _check_durable(message_type: type[Message[Any]], function: Callable[..., Any
 
 def _positional(function: Callable[..., Any], signature: HandlerSignature) -> Invoke:
     """Return the function with the one shape that all handlers have; itself if it has that shape."""
+    if signature.state is not None:
+        return _with_state(function, signature.state, signature.context)
     if signature.context is None:
         return lambda command, _context: function(command)
     if signature.by_keyword:
@@ -182,17 +189,23 @@ def _positional(function: Callable[..., Any], signature: HandlerSignature) -> In
     return function
 
 
+def _with_state(function: Callable[..., Any], name: str, context: str | None) -> Invoke:
+    if context is None:
+        return lambda command, _context, state: function(command, **{name: state})
+    return lambda command, given, state: function(command, **{name: state, context: given})
+
+
 def _awaiting(call: Invoke) -> Invoke:
-    async def invoke(command: Any, context: CommandContext | None) -> Any:
-        result = call(command, context)
+    async def invoke(command: Any, context: CommandContext | None, **state: Any) -> Any:
+        result = call(command, context, **state)
         return await result if inspect.isawaitable(result) else result
 
     return invoke
 
 
 def _in_thread(call: Invoke, name: str) -> Invoke:
-    def invoke(command: Any, context: CommandContext | None) -> Any:
-        result = call(command, context)
+    def invoke(command: Any, context: CommandContext | None, **state: Any) -> Any:
+        result = call(command, context, **state)
         if _has(result, "__await__"):
             if inspect.iscoroutine(result):
                 result.close()
@@ -247,12 +260,12 @@ def _has(value: object, method: str) -> bool:
 def _entering(value: Any, bound: Callable[[Any], Invoke], name: str) -> Invoke:
     """Call the method of the object in this thread, inside the object's context if it is a context manager."""
 
-    def invoke(command: Any, context: CommandContext | None) -> Any:
+    def invoke(command: Any, context: CommandContext | None, **state: Any) -> Any:
         if _has(value, "__enter__"):
             with value as target:
-                return _in_thread(bound(target), name)(command, context)
+                return _in_thread(bound(target), name)(command, context, **state)
         if _has(value, "__await__") or _has(value, "__aenter__"):
             raise RegistrationError(f"{name} runs in a thread, but its object is made asynchronously: make it `async def`")
-        return _in_thread(bound(value), name)(command, context)
+        return _in_thread(bound(value), name)(command, context, **state)
 
     return invoke

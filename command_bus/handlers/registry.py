@@ -205,6 +205,7 @@ class HandlerRegistry:
             RegistrationError: Its message has another handler, or its wire name belongs to another class.
         """
         self.declare(handler.message_type)
+        self._check_state(handler)
         present = self._handlers.setdefault(handler.spec.name, handler)
         if not present.same_as(handler):
             raise RegistrationError(
@@ -309,6 +310,19 @@ class HandlerRegistry:
 
     def __repr__(self) -> str:
         return f"HandlerRegistry({', '.join(self._handlers)})"
+
+    def _check_state(self, handler: Handler) -> None:
+        """Check that the handlers of an entity type have one class of states.
+
+        Raises:
+            RegistrationError: Another handler has another one.
+        """
+        for other in self._handlers.values():
+            if handler.state and other.state and other.state is not handler.state and other.spec.entity == handler.spec.entity:
+                raise RegistrationError(
+                    f"{handler.name} takes {handler.state.__qualname__}, and {other.name} {other.state.__qualname__}: entities of type "
+                    f"{handler.spec.entity!r} have one class of states"
+                )
 
     def _add_schedule(self, declared: DeclaredSchedule) -> None:
         if declared.command is not None:

@@ -42,6 +42,7 @@ from command_bus.errors import RegistrationError
 from command_bus.messages.context import CommandContext
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.message import Message
+from command_bus.messages.state import EntityState, is_state, states_of
 
 _PROMOTED = {float: (int,), complex: (int, float)}
 
@@ -151,12 +152,16 @@ class HandlerSignature(NamedTuple):
         context: The parameter that takes the context, or None.
         by_keyword: The context is passed by keyword rather than as the second argument.
         is_durable: It is a `DurableContext`.
+        state: The parameter that takes the state of the entity, which is passed by keyword, or None.
+        state_type: The class of that state, or None.
     """
 
     runs: Runs
     context: str | None = None
     by_keyword: bool = False
     is_durable: bool = False
+    state: str | None = None
+    state_type: type[EntityState] | None = None
 
 
 def read_signature(function: Callable[..., Any], message_type: type[Message[Any]]) -> HandlerSignature:
@@ -179,9 +184,12 @@ def read_signature(function: Callable[..., Any], message_type: type[Message[Any]
     signature = _signature_of(function)
     names = _names_of(function, message_type)
     _check_command(name, list(signature.parameters.values()), names, message_type)
-    context, by_keyword = _find_context(name, list(signature.parameters.values()), names)
+    state, state_type = _find_state(name, list(signature.parameters.values()), names, message_type)
+    others = [each for each in signature.parameters.values() if each.name != state]
+    context, by_keyword = _find_context(name, others, names)
     runs = _check_reply(function, body, _resolved(signature.return_annotation, names), message_type)
-    return HandlerSignature(runs, context, by_keyword, context is not None and _is_durable(signature.parameters[context], names))
+    is_durable = context is not None and _is_durable(signature.parameters[context], names)
+    return HandlerSignature(runs, context, by_keyword or state is not None, is_durable, state, state_type)
 
 
 def qualified_name(function: Any) -> str:
@@ -285,6 +293,7 @@ def _names_of(function: Any, message_type: type[Message[Any]] | None) -> dict[st
     known: dict[str, Any] = {"CommandContext": CommandContext, "DurableContext": DurableContext}
     if message_type is not None:
         known[message_type.__name__] = message_type
+        known |= {each.__name__: each for each in states_of(message_type.spec().entity)}
     written = function.__init__ if inspect.isclass(function) else function
     written = innermost(written)
     names: dict[str, Any] = getattr(written, "__globals__", {})
@@ -316,6 +325,26 @@ def _check_command(
         )
 
 
+def _find_state(
+    name: str, parameters: list[inspect.Parameter], names: dict[str, Any], message_type: type[Message[Any]]
+) -> tuple[str | None, type[EntityState] | None]:
+    """Return the parameter that takes the state of the entity, and its class."""
+    annotations = ((each, unalias(_resolved(each.annotation, names))) for each in parameters[1:])
+    found = [(each, annotation) for each, annotation in annotations if is_state(annotation)]
+    if not found:
+        return None, None
+    (parameter, state), entity = found[0], message_type.spec().entity
+    if len(found) > 1 or parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+        raise RegistrationError(f"{name} has one state at most, and it is given by keyword: {parameter.name!r}")
+    if state.spec().entity != entity:
+        whose = "no entity" if entity is None else f"an entity of type {entity!r}"
+        raise RegistrationError(
+            f"{name}: {state.__qualname__} is the state of entities of type {state.spec().entity!r}, but {message_type.__qualname__} "
+            f"is a command of {whose}"
+        )
+    return parameter.name, state
+
+
 def _find_context(name: str, parameters: list[inspect.Parameter], names: dict[str, Any]) -> tuple[str | None, bool]:
     context: str | None = None
     by_keyword = False
@@ -326,8 +355,9 @@ def _find_context(name: str, parameters: list[inspect.Parameter], names: dict[st
             context, by_keyword = parameter.name, index != 1 or parameter.kind not in _POSITIONAL
         elif parameter.default is inspect.Parameter.empty and _marker_of(parameter, names) is None:
             raise RegistrationError(
-                f"{name}: its parameter {parameter.name!r} is not filled. A handler is given the command and, for a parameter "
-                "annotated CommandContext or DurableContext, the context; give others a default such as Provide[…], bind them with "
+                f"{name}: its parameter {parameter.name!r} is not filled. A handler is given the command; the context, for a "
+                "parameter annotated CommandContext or DurableContext; and the state of its entity, for one annotated with a class "
+                "of that; give others a default such as Provide[…], bind them with "
                 "functools.partial, or write a method"
             )
     return context, by_keyword

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from command_bus.messages.message import Message
     from command_bus.messages.options import DispatchOptions, FollowedCallOptions, FollowUpOptions, SendOn
     from command_bus.messages.receipts import Receipt
+    from command_bus.messages.state import EntityState, HeldState
 
 R = TypeVar("R")
 
@@ -79,6 +80,7 @@ class CommandContext:
     _outbox: Outbox | None = field(default=None, init=False, repr=False)
     _reports: Reports | None = field(default=None, init=False, repr=False)
     _is_over: bool = field(default=False, init=False, repr=False)
+    _held: HeldState | None = field(default=None, init=False, repr=False)
     _sent: list[Message[Any]] = field(default_factory=list["Message[Any]"], init=False, repr=False)
 
     async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
@@ -130,6 +132,25 @@ class CommandContext:
     def sent(self) -> tuple[Message[Any], ...]:
         """The messages that the handler has sent by `send`. With a context made by hand, in a unit test, that is all that `send` does."""
         return tuple(self._sent)
+
+    @property
+    def state(self) -> EntityState | None:
+        """The state of the entity, as the handler changes it; None if its handler has no parameter for it."""
+        return None if self._held is None else self._held.value
+
+    def delete_state(self) -> None:
+        """Delete the state of the entity with the settlement of this command, if it completes.
+
+        Raises:
+            HandlerOver: The handler is over.
+            RuntimeError: The handler has no parameter for the state.
+        """
+        self._check_not_over("its command is settled")
+        if self._held is None:
+            raise RuntimeError(
+                f"the handler of {self.name or 'this context'} has no state: give it a parameter, `account: Account`"
+            )
+        self._held.is_deleted = True
 
     @property
     def blocking(self) -> BlockingSender:
@@ -211,11 +232,13 @@ class CommandContext:
         if self._reports is not None:
             self._reports.log(text, facts)
 
-    def sends_by(self, outbox: Outbox | None, reports: Reports | None = None) -> None:
-        """Send by this outbox from now on, and report by this; None: the handler is over. For the worker that runs it."""
+    def sends_by(self, outbox: Outbox | None, reports: Reports | None = None, held: HeldState | None = None) -> None:
+        """Send by this outbox from now on, report by this, and have this state; None: the handler is over. For the worker that runs it."""
         self._outbox, self._is_over = outbox, outbox is None
         if reports is not None:
             self._reports = reports
+        if held is not None:
+            self._held = held
 
     def remaining(self) -> float | None:
         """Return the seconds until the caller stops waiting, 0.0 after that; None if it set no deadline."""

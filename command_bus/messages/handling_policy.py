@@ -79,18 +79,18 @@ def handling_policy(*levels: PolicyLevel) -> HandlingPolicy:
     return HandlingPolicy(delivery or "at_least_once", retry or _USUAL, timeout)
 
 
-def check_durable(spec: MessageSpec, mailbox: MailboxPolicy, delivery: Delivery) -> None:
-    """Check that a class, if it is durable, may be so under these policies.
+def check_policies(spec: MessageSpec, mailbox: MailboxPolicy, delivery: Delivery, *, has_state: bool = False) -> None:
+    """Check that a class, if it is durable or has a state, may be so under these policies.
 
     Raises:
         RegistrationError: It may not.
     """
-    if not spec.durable:
-        return
-    if isinstance(mailbox, Lanes):
+    if isinstance(mailbox, Lanes) and (spec.durable or has_state):
+        what = "is durable" if spec.durable else "has a state"
+        why = "one that waits would hold up the others of its lane" if spec.durable else "a lane has no state"
         raise RegistrationError(
-            f"{spec.name!r} is durable, but entities of type {spec.entity!r} share {mailbox}: one that waits would hold up the others of its "
-            "lane. Give its class an entity type with a mailbox for each"
+            f"{spec.name!r} {what}, but entities of type {spec.entity!r} share {mailbox}: {why}. Give its class an entity type with a "
+            "mailbox for each"
         )
-    if delivery == "at_most_once":
+    if spec.durable and delivery == "at_most_once":
         raise RegistrationError(f"{spec.name!r} is durable: it is started again and again, so it cannot be at_most_once")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from command_bus.clock import duration_fault
+from command_bus.clock import duration_fault, seconds_in
 from command_bus.errors import InvalidSettings
 from command_bus.messages.retry_policy import require
 from command_bus.spelling import shown
@@ -15,14 +14,6 @@ NUMBER_KEPT = 100_000
 """Ends that a shard keeps where nothing else is said."""
 MOST_KEPT = 1_000_000_000
 """The largest number that is accepted."""
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
-_UNITS = {
-    "s": 1, "second": 1, "seconds": 1,
-    "m": 60, "minute": 60, "minutes": 60,
-    "h": 3600, "hour": 3600, "hours": 3600,
-    "d": 86_400, "day": 86_400, "days": 86_400,
-    "w": 604_800, "week": 604_800, "weeks": 604_800,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +37,7 @@ class History:
         example = 'write History(age="30 days", number=100_000)'
         require(self.age is not None, f"History(number={self.number!r}): a history has an age and a number; {example}")
         require(self.number is not None, f"History(age={self.age!r}, number=None): a history has an age and a number; {example}")
-        seconds = _seconds_in(self.age) if isinstance(self.age, str) else self.age
+        seconds = seconds_in(self.age) if isinstance(self.age, str) else self.age
         require(
             seconds is not None, f'History(age={self.age!r}): a time such as "30 days", "12 h" or "90 s", or a number of seconds'
         )
@@ -61,7 +52,7 @@ class History:
     @property
     def age_ms(self) -> int:
         """The age in ms."""
-        seconds = _seconds_in(self.age) if isinstance(self.age, str) else self.age
+        seconds = seconds_in(self.age) if isinstance(self.age, str) else self.age
         return max(int((seconds or 0) * 1000), 1)
 
 
@@ -96,9 +87,3 @@ def history_of(*choices: HistoryChoice | None) -> History | None:
     """
     found = next((choice for choice in choices if choice is not None), None)
     return checked_history("history", found) or None
-
-
-def _seconds_in(text: str) -> float | None:
-    found = _AGE.fullmatch(text.strip().lower())
-    unit = _UNITS.get(found[2]) if found else None
-    return None if found is None or unit is None else float(found[1]) * unit

@@ -16,20 +16,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from command_bus.errors import InvalidCommand, RegistrationError
 from command_bus.messages.message import MOST_VERSION, Message
+from command_bus.messages.state import EntityState
 from command_bus.spelling import shown
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 U = TypeVar("U", bound=Upcaster)
 
-_steps: WeakKeyDictionary[type[Message[Any]], dict[int, Upcaster]] = WeakKeyDictionary()
+_Upcast: TypeAlias = type[Message[Any]] | type[EntityState]
+_steps: WeakKeyDictionary[_Upcast, dict[int, Upcaster]] = WeakKeyDictionary()
 
 
-def upcasts(message_type: type[Message[Any]], /, *, since: int) -> Callable[[U], U]:
+def upcasts(message_type: _Upcast, /, *, since: int) -> Callable[[U], U]:
     """Return the decorator for a function that makes the fields of version `since + 1` of those of version `since`.
 
     The function gets the fields as plain values, as they came from the wire: dates and numbers have their types, nested models are
@@ -37,14 +39,14 @@ def upcasts(message_type: type[Message[Any]], /, *, since: int) -> Callable[[U],
     validated, each time such a command is read. What it raises makes this one command invalid. The function is returned as it is.
 
     Args:
-        message_type: The class that has the newest version. A subclass of it has versions of its own.
+        message_type: The class of messages or states that has the newest version. A subclass of it has versions of its own.
         since: The older version, at least 1 and below that of the class.
 
     Raises:
-        RegistrationError: Not a message class, no such version, a coroutine function, or another function makes this step.
+        RegistrationError: Not a class of messages or states, no such version, a coroutine function, or another function makes this step.
     """
-    if not inspect.isclass(message_type) or not issubclass(message_type, Message):
-        raise RegistrationError(f"{message_type!r} is no message class: write @upcasts(Deposit, since=1)")
+    if not inspect.isclass(message_type) or not issubclass(message_type, Message | EntityState):
+        raise RegistrationError(f"{message_type!r} is no class of messages or states: write @upcasts(Deposit, since=1)")
     spec = message_type.spec()
     if type(since) is not int or not 1 <= since < spec.version:
         raise RegistrationError(
@@ -63,7 +65,7 @@ def upcasts(message_type: type[Message[Any]], /, *, since: int) -> Callable[[U],
     return register
 
 
-def check_upcasters(message_type: type[Message[Any]]) -> None:
+def check_upcasters(message_type: _Upcast) -> None:
     """Check that upcasters lead from version 1 to that of the class.
 
     Raises:
@@ -78,7 +80,7 @@ def check_upcasters(message_type: type[Message[Any]]) -> None:
         )
 
 
-def upcast(message_type: type[Message[Any]], fields: dict[str, Any], version: int) -> dict[str, Any]:
+def upcast(message_type: _Upcast, fields: dict[str, Any], version: int) -> dict[str, Any]:
     """Return fields of an older version as those of the class's version.
 
     Raises:
@@ -88,7 +90,7 @@ def upcast(message_type: type[Message[Any]], fields: dict[str, Any], version: in
     for number in range(version, spec.version):
         step = steps.get(number)
         if step is None:
-            raise InvalidCommand(f"{spec.name}: it was sent as version {version}, and no upcaster leads on from version {number}")
+            raise InvalidCommand(f"{spec.name}: it has version {version}, and no upcaster leads on from version {number}")
         try:
             fields = step(fields)
         except MemoryError:

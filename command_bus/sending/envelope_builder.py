@@ -14,7 +14,7 @@ from typing import Any, cast
 from command_bus.clock import mono
 from command_bus.errors import InvalidCommand, RegistrationError
 from command_bus.messages.context import Running, running_command
-from command_bus.messages.handling_policy import check_durable
+from command_bus.messages.handling_policy import check_policies
 from command_bus.messages.history import History
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import (
@@ -321,7 +321,7 @@ class EnvelopeBuilder:
         self._compresses = self._compresses or spec.compress_above is not None
         policy = self._settings.entity(spec.entity)
         delivery = self._settings.handling(spec).delivery
-        check_durable(spec, policy.mailbox, delivery)
+        check_policies(spec, policy.mailbox, delivery)
         history = self._settings.history_of(spec, spec.entity)
         sample = message_of(spec, None if spec.entity is None else "x", b"", at_most_once=delivery == "at_most_once")
         HISTORY.put(sample.options, history)

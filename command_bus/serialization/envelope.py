@@ -130,7 +130,7 @@ def pack_envelope(envelope: WireEnvelope, sign: Sign | None = None) -> bytes:
         raise InvalidCommand(_head_fault(envelope)) from error
     if len(data) - len(envelope.payload) > HEAD_LIMIT:
         _check_head(envelope, len(data))
-    return data if sign is None else _signed(bytes([data[0] + 1]) + data[1:], sign)
+    return data if sign is None else signed_array(data, sign)
 
 
 def shrunk(envelope: WireEnvelope) -> WireEnvelope:
@@ -238,6 +238,11 @@ def _whole_tail(envelope: WireEnvelope) -> tuple[Any, ...]:
     flags, options = envelope.flags & ~OPTIONS, envelope.options  # it may have had options before
     whole = (flags, envelope.ttl_ms, envelope.inbox, envelope.correlation_id, envelope.causation_id, envelope.headers or None)
     return (flags | OPTIONS, *whole[1:], options) if options else whole
+
+
+def signed_array(data: bytes, sign: Sign) -> bytes:
+    """Return a packed array of at most fourteen elements with one more: the signature of what stands before it."""
+    return _signed(bytes((data[0] + 1,)) + data[1:], sign)
 
 
 def _signed(data: bytes, sign: Sign) -> bytes:

@@ -29,8 +29,8 @@ from command_bus.serialization.reply import Completed
 from command_bus.settings import BusSettings
 
 _MAC: Final = 32
-_COMMAND, _TEMPLATE = "command", "schedule"
-_SIGNED_AS: Final = {_COMMAND: b"command_bus envelope\0", _TEMPLATE: b"command_bus schedule\0"}
+_COMMAND, _TEMPLATE, _STATE = "command", "schedule", "state"
+_SIGNED_AS: Final = {_COMMAND: b"command_bus envelope\0", _TEMPLATE: b"command_bus schedule\0", _STATE: b"command_bus state\0"}
 _KEY: Final = 32
 
 
@@ -57,7 +57,7 @@ class Signatures:
         namespace: Bound into every signature: what was signed for one is nothing in another.
         keys: Secret by key id.
         required: Whether an envelope without a signature is a fault.
-        purpose: What its envelopes are: commands, or templates of schedules.
+        purpose: What it signs: commands, templates of schedules, or states of entities.
     """
 
     def __init__(self, namespace: str, keys: Mapping[str, bytes], *, required: bool, purpose: str = _COMMAND) -> None:
@@ -108,6 +108,7 @@ class Protection:
         signatures: As they were given.
         cipher: As it was given.
         templates: As they were given.
+        states: Signs the states of entities, or None.
         digest_key: Key of the digests of encrypted values; empty until it is agreed on: then there are none.
     """
 
@@ -127,6 +128,7 @@ class Protection:
         self._namespace = namespace
         self.signatures = signatures
         self.cipher = cipher
+        self.states: Signatures | None = None
 
     @classmethod
     def of(cls, settings: BusSettings, cipher: PayloadCipher | None = None) -> Self | None:
@@ -138,6 +140,8 @@ class Protection:
         for purpose in (_TEMPLATE, _COMMAND):
             signatures = Signatures(namespace, keys, required=settings.require_signatures, purpose=purpose) if keys else None
             found = cls(namespace, signatures, cipher, most=most, templates=found)
+        if found is not None and keys:
+            found.states = Signatures(namespace, keys, required=settings.require_signatures, purpose=_STATE)
         return found
 
     @property

@@ -25,6 +25,7 @@ from command_bus.sync.parts import (
     SyncLimits,
     SyncSchedules,
     SyncServerState,
+    SyncStates,
     SyncTrends,
     SyncViews,
     blocking,
@@ -57,6 +58,7 @@ class SyncCommandBus(Part[CommandBus]):
         commands: Single commands that wait: list and reschedule delayed ones.
         schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
         views: What is stuck, and entities by a part of their ids.
+        states: What entities are, as their last settled commands left it.
         audit: What operators did, and why.
         trends: Figures of the last days.
 
@@ -79,6 +81,7 @@ class SyncCommandBus(Part[CommandBus]):
         self.schedules = SyncSchedules(self._bus, lambda bus: bus.schedules)
         self.limits = SyncLimits(self._bus, lambda bus: bus.limits)
         self.views = SyncViews(self._bus, lambda bus: bus.views)
+        self.states = SyncStates(self._bus, lambda bus: bus.states)
         self.audit = SyncAudit(self._bus, lambda bus: bus.audit)
         self.trends = SyncTrends(self._bus, lambda bus: bus.trends)
         self.history = SyncHistory(self._bus, lambda bus: bus.history)

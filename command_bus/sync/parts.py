@@ -23,6 +23,7 @@ from command_bus.admin.fairness import Fairness
 from command_bus.admin.fleet import Fleet
 from command_bus.admin.history import CommandHistory
 from command_bus.admin.limits import Limits
+from command_bus.admin.states import States
 from command_bus.admin.views import Views
 from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed
@@ -273,6 +274,17 @@ class SyncViews(Part[Views]):
 
     standing_still = blocking(Views.standing_still)
     find = blocking(Views.find)
+
+
+class SyncStates(Part[States]):
+    """`States`, reached as `bus.states`."""
+
+    get = blocking(States.get)
+    find = blocking(States.find)
+    get_many = blocking(States.get_many)
+    list = iterating(States.list)
+    put = blocking(States.put)
+    delete = blocking(States.delete)
 
 
 class SyncAudit(Part[Audit]):

@@ -51,7 +51,7 @@ class WaitingEntry(NamedTuple):
         return "" if self.delayed else self.id
 
 
-EntityState = Literal["waiting", "running", "retrying", "snoozed", "limited", "suspended", "paused", "parked", "draining"]
+EntityCondition = Literal["waiting", "running", "retrying", "snoozed", "limited", "suspended", "paused", "parked", "draining"]
 
 
 class Failure(NamedTuple):
@@ -88,7 +88,7 @@ class StoredEntity:
     """
 
     mailbox: str
-    state: EntityState
+    state: EntityCondition
     depth: int
     oldest_ms: int
     attempt: int

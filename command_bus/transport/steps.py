@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from command_bus.transport.mailboxes import pack_entry
 from command_bus.transport.records import WaitingEntry
@@ -82,6 +82,7 @@ class Lease:
         record: What is stored of its mailbox while a command runs, where that is known exactly; else empty.
         is_limited: Whether limits were asked under it: they are told when it ends.
         has_place: Whether the server said that limits gave it a place.
+        state: What its worker knows of its entity's state; None: it has to be read.
         is_unused: Whether what was started was not given to its handler: the tokens that it took are given back. Where limits were asked
             for it that is not known to the script.
     """
@@ -102,6 +103,7 @@ class Lease:
     is_limited: bool = False
     has_place: bool = False
     is_unused: bool = False
+    state: Any = None
 
     @property
     def task_name(self) -> str:
@@ -356,11 +358,19 @@ class Removal(NamedTuple):
 
 @dataclass(slots=True)
 class Done:
-    """The command is settled with this status, under which it is counted."""
+    """The command is settled with this status, under which it is counted.
+
+    Attributes:
+        left: What it leaves.
+        follow: What follows.
+        status: How it ended.
+        state: What its entity's state becomes, empty if that is deleted; None: it stays as it is.
+    """
 
     left: Settlement
     follow: Follow = "stay"
     status: Literal["completed", "rejected", "expired", "cancelled"] = "completed"
+    state: bytes | None = None
 
 
 @dataclass(slots=True)

@@ -17,12 +17,13 @@ from typing import Any
 
 from command_bus.clock import wall_ms
 from command_bus.durable.undo import Ending
-from command_bus.errors import BadResult, BadStep, CallCycle, CommandBusError, InvalidCommand, Reject
+from command_bus.errors import BadResult, BadState, BadStep, CallCycle, CommandBusError, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import MailboxPolicy
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.snooze import GiveUp, Snooze
+from command_bus.messages.state import EntityState
 from command_bus.randomness import JITTER
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
@@ -45,6 +46,7 @@ from command_bus.serialization.reply import (
     cancelled_midway,
     unpack_reply,
 )
+from command_bus.serialization.states import StateCodec
 from command_bus.settings import BusSettings
 from command_bus.transport.mailboxes import stands_in
 from command_bus.transport.marks import accepted_ms
@@ -57,6 +59,7 @@ from command_bus.transport.steps import (
     DeadLetterStep,
     Done,
     GiveBack,
+    Lease,
     Park,
     PutOff,
     Retry,
@@ -151,6 +154,7 @@ class Decisions:
         self._limits = reading_limits(settings)
         self._retention = Retention.of(settings, worker)
         self._bindings = Bindings(lookup, settings, protection)
+        self._states = StateCodec(settings, protection)
         self._letter = partial(packed_letter, worker)
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
@@ -189,14 +193,44 @@ class Decisions:
         options = envelope.options
         if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME) or (options and HISTORY.letter in options)):
             key = options and unique_key(envelope)
-            return Done(_sending(run, replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT))
+            left = replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT
+            return Done(_sending(run, left), state=run.changed_state)
         try:
             packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
             outcome: Outcome = self._completion(run, packed)
         except BadResult as error:
             outcome = BadReply(error.message)
         left = self._retention.settlement(envelope, outcome, "completed", run.started)
-        return Done(_sending(run, left) if run.follow_ups else left)
+        return Done(_sending(run, left) if run.follow_ups else left, state=run.changed_state)
+
+    def hold_state(self, run: Runnable, lease: Lease) -> Step | Offer | None:
+        """Give a command the state of its entity; return what to do if that cannot be read here. It never runs on defaults instead.
+
+        A newer worker may be able to, so it is left to others for a while; then it is parked.
+        """
+        started, envelope = run.started, run.envelope
+        try:
+            run.state = self._states.held(run.handler.state or EntityState, lease.mailbox, lease.state or b"", started.now_ms)
+        except BadState as error:
+            text = f"the state of its entity cannot be read: {error.message}"
+            left_ms = self._unknown_grace_ms - (started.now_ms - started.woken_ms)
+            if left_ms > 0:
+                return Offer(left_ms, envelope.name, envelope.command_id, text)
+            record = self._letter(started, envelope, "bad_state", "BadState", text)
+            outcome = Failed("BadState", text, started.attempt)
+            return Park(self._retention.settlement(envelope, outcome, "parked", started), record, started.entry)
+        return None
+
+    def change_state(self, run: Runnable, lease: Lease) -> None:
+        """Note what the state of an entity becomes after a handler that returned.
+
+        Raises:
+            BadState: It cannot be stored.
+        """
+        if run.state is not None:
+            after = self._states.changed(run.state, int(run.started.fence), run.started.now_ms)
+            if after is not None:
+                run.changed_state, lease.state = self._states.pack(lease.mailbox, after), after
 
     def _completion(self, run: Runnable, packed: bytes) -> Completed:
         """Return the outcome with a packed reply, compressed and encrypted as far as that is asked for."""
@@ -262,7 +296,7 @@ class Decisions:
         final.
         """
         policy, durable = run.policy.retry, run.durable
-        lasts = isinstance(error, GiveUp | BadStep | CallCycle) or (durable is not None and durable.errors.has(error))
+        lasts = isinstance(error, GiveUp | BadStep | BadState | CallCycle) or (durable is not None and durable.errors.has(error))
         attempt = 1 if durable is not None and durable.progressed else run.started.attempt
         if attempt < policy.attempts and not lasts and policy.retries(error):
             return Retry(int(self._delay_after(policy, run, error) * 1000), error=failure_of(error))

@@ -20,7 +20,7 @@ from command_bus.clock import mono
 from command_bus.durable.compensation import is_compensating
 from command_bus.durable.handler_operations import HandlerOperations
 from command_bus.durable.names import CANCEL
-from command_bus.errors import CommandBusError, CommandCancelled, Reject
+from command_bus.errors import BadState, CommandBusError, CommandCancelled, Reject
 from command_bus.messages.context import CommandContext, Running, current_command
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.snooze import Snooze
@@ -77,6 +77,7 @@ class Executor:
         offers: Leaves commands to other workers.
         durable: Begins and ends the runs of durable handlers.
         contexts: Makes the context of each command.
+        read_state: Reads the state of the entity that a lease holds.
         tallies: Counts what became of the runs.
     """
 
@@ -90,6 +91,7 @@ class Executor:
     offers: Offers
     durable: DurableRuns
     contexts: CommandContexts
+    read_state: Callable[[Lease], Awaitable[bytes]]
     tallies: Tallies = field(default_factory=Tallies)
 
     def __post_init__(self) -> None:
@@ -116,13 +118,15 @@ class Executor:
         if self._verifies:
             return Driven(context.run, self._verified(lease, started, task))
         read = self._read(lease, started)
+        if isinstance(read, Runnable) and read.handler.state is not None and lease.state is not None:
+            read = self.decisions.hold_state(read, lease) or read
         if not isinstance(read, Runnable) or not self._is_plain(read):
             return Driven(context.run, self._execute(lease, started, read, task))
         read.lease, lease.is_unused, lease.in_thread = lease, False, False
         running = self._running(lease, read)
         current_command.set(running)
         try:
-            work: Any = read.handler.invoke(read.message, None)
+            work: Any = read.bound(read.handler.invoke)(read.message, None)
             awaited = work.send(None)
         except StopIteration as end:
             _over(running, task)
@@ -136,6 +140,8 @@ class Executor:
     def _is_plain(self, run: Runnable) -> bool:
         """Return whether a handler can be begun with nothing around it. Nearly all can."""
         handler = run.handler
+        if (handler.state is None) is not (run.state is None):  # it has to be read
+            return False
         if handler.wants_context or not handler.is_async or handler.spec.durable or run.policy.attempt_timeout is not None:
             return False
         return not self._needs_context and run.envelope.name not in self._callers
@@ -157,6 +163,8 @@ class Executor:
     ) -> Step | None:
         """Run what was read, in this task, and return the step that settles it."""
         try:
+            if isinstance(read, Runnable) and read.handler.state is not None and read.state is None:
+                read = await self._hold_state(lease, read) or read
             if not isinstance(read, Runnable):
                 read = await self._unrun(lease, started, read)
                 if not isinstance(read, Runnable):
@@ -176,6 +184,14 @@ class Executor:
             return self._undecided(lease, started)
         finally:
             result = None  # an error refers to its frames, and they to those that called them: this one
+
+    async def _hold_state(self, lease: Lease, run: Runnable) -> Step | Offer | None:
+        """Give a command the state of its entity; return what to do if it cannot have it here."""
+        if lease.state is None:
+            lease.state = await self.read_state(lease)
+            if mono() >= lease.deadline:  # that took too long
+                return GIVE_BACK_UNCOUNTED
+        return self.decisions.hold_state(run, lease)
 
     def _decided(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
         try:
@@ -262,6 +278,10 @@ class Executor:
         if kind is Raised:
             return self._decide_on_error(lease, run, result.error)
         if kind is not Interruption:
+            try:
+                self.decisions.change_state(run, lease)
+            except BadState as error:
+                return self._decide_on_error(lease, run, error)
             return self.decisions.completed(run, result)
         if result.why.cause is Cause.LOST:
             return None
@@ -323,7 +343,7 @@ class Executor:
         """Call the handler; whatever it sends with this end is ready then."""
         if run.lease is not None:
             run.reports = self.durable.reports(run.lease, run)
-        context.sends_by(outbox, run.reports)
+        context.sends_by(outbox, run.reports, run.state)
         try:
             try:
                 result = await self._call(run, context)
@@ -340,12 +360,12 @@ class Executor:
         timeout = run.policy.attempt_timeout
         if not handler.is_async:
             if handler.scope is None:
-                return await self._in_threads.call(run, handler.invoke, context)
+                return await self._in_threads.call(run, run.bound(handler.invoke), context)
             async with handler.scope() as invoke:
-                return await self._in_threads.call(run, invoke, context)
+                return await self._in_threads.call(run, run.bound(invoke), context)
         if self._needs_context and not run.may_start:  # middleware may have taken its time
             raise NeverStartedError
-        work: Awaitable[Any] = handler.invoke(run.message, context)
+        work: Awaitable[Any] = run.bound(handler.invoke)(run.message, context)
         if run.durable is not None:
             work = run.durable.running(work)
         if timeout is None:

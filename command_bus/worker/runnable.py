@@ -6,17 +6,19 @@ import contextvars
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from command_bus.clock import mono
 from command_bus.durable.run import DurableRun
 from command_bus.errors import InvalidCommand
-from command_bus.handlers.handler import Handler, function_handler
+from command_bus.handlers.handler import Handler, Invoke, function_handler
 from command_bus.messages.context import Running
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import Command
+from command_bus.messages.state import HeldState
 from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, WireEnvelope
 from command_bus.serialization.envelope_options import ATTEMPT_TIMEOUT, CALLERS, DURABLE, RETRY, with_caller
 from command_bus.serialization.limits import reading_limits
@@ -70,6 +72,10 @@ class Runnable:
     """What its handler sends with its settlement, once that is decided."""
     durable: DurableRun | None = None
     """The run of its durable handler, and all that it has stored."""
+    state: HeldState | None = None
+    """The state of its entity, if its handler has it."""
+    changed_state: bytes | None = None
+    """What that becomes; None: it stays as it is."""
     reports: RunReports | None = None
     """The progress and log of its handler, if it may report."""
     begun: tuple[Running, Awaitable[Any]] | None = None
@@ -78,6 +84,10 @@ class Runnable:
     """Whether its handler lends its slot although no more may be."""
     began: float = field(default_factory=mono)
     """When it was read."""
+
+    def bound(self, invoke: Invoke) -> Invoke:
+        """Return what calls its handler, with the state if it takes one."""
+        return invoke if self.state is None else partial(invoke, state=self.state.value)
 
     @property
     def may_start(self) -> bool:

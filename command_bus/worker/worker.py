@@ -21,13 +21,14 @@ from typing import Self
 from command_bus.clock import checked_seconds, wall_ms
 from command_bus.handlers.injection import check_wired
 from command_bus.handlers.registry import HandlerRegistry
-from command_bus.messages.handling_policy import check_durable
+from command_bus.messages.handling_policy import check_policies
 from command_bus.messages.upcasting import check_upcasters
 from command_bus.observer import WorkerFigures
 from command_bus.randomness import JITTER, token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.odd_values import odd_values
+from command_bus.serialization.states import StateCodec
 from command_bus.serialization.tallies import Tallies
 from command_bus.session import Session
 from command_bus.settings import BusSettings, resolved, unknown_variables
@@ -182,7 +183,11 @@ class Worker:
         settings = self._bus.session.settings
         for handler in self.registry:
             check_upcasters(handler.message_type)
-            check_durable(handler.spec, settings.entity(handler.spec.entity).mailbox, settings.handling(handler.spec).delivery)
+            mailbox, delivery = settings.entity(handler.spec.entity).mailbox, settings.handling(handler.spec).delivery
+            check_policies(handler.spec, mailbox, delivery, has_state=handler.state is not None)
+            if handler.state is not None:
+                check_upcasters(handler.state)
+                codec_for(handler.state).prepare()
             codec_for(handler.message_type).prepare()
             reply_codec_for(handler.spec.reply).prepare()
         for name in self.registry.unhandled():
@@ -308,6 +313,7 @@ class _Parts:
                 heartbeat=lambda now_ms: worker_record(worker.info(now_ms)),
                 schedules=worker.bus.schedules.firing,
                 forgotten=worker.declarations.write_again,
+                state_over=StateCodec(settings, session.protection).expiry(handler.state for handler in worker.registry),
             )
         )
         decisions = _decisions(worker, session)
@@ -322,6 +328,7 @@ class _Parts:
             offers=Offers(JITTER, worker.name, OtherWorkers(session.transport.announcements.workers)),
             durable=_durable_runs(worker, session, decisions, self.side),
             contexts=CommandContexts(),
+            read_state=self.side.read_state,
             tallies=worker.tallies,
         )
         execute, steps, lost = reported(

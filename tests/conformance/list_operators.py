@@ -420,6 +420,10 @@ class ListOperatorSide:
         raise UnsuitableServer("this transport keeps no history")
 
     @property
+    def states(self) -> NoReturn:
+        raise UnsuitableServer("this transport has no states to be read")
+
+    @property
     def interrupts(self) -> NoReturn:
         raise UnsuitableServer("this transport cannot end attempts")
 

@@ -111,6 +111,7 @@ class ListServer:
         self.types: dict[str, MailboxPolicy] = {}
         self.shared: dict[str, bytes] = {}
         self.counters: Counter[str] = Counter()
+        self.states: dict[str, bytes] = {}
         self.inboxes: dict[str, Callable[[str, bytes], None]] = {}
         self.workers: dict[str, bytes] = {}
         self.commands: dict[str, bytes] = {}

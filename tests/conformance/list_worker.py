@@ -61,7 +61,9 @@ class ListSteps:
     def _carry_out(self, lease: Lease, box: Box, step: Step) -> Answer:
         server = self._server
         match step:
-            case Done(left, follow, status):
+            case Done(left, follow, status, state):
+                if state is not None:
+                    server.states[lease.mailbox] = state
                 if (counted := _COUNTED[status]) is not None:
                     server.counters[counted] += 1
                 return server.settled(lease, left, follow)
@@ -170,6 +172,9 @@ class ListWorkerSide:
         self._numbers = itertools.count(1)
         self._clock: asyncio.Task[None] | None = None
         self._decide: Decide
+
+    async def read_state(self, lease: Lease) -> bytes:
+        return self.server.states.get(lease.mailbox, b"")
 
     def lease(self, mailbox: str, activation: str) -> Lease:
         """Hold a mailbox whose activation was taken."""

@@ -15,7 +15,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from command_bus import CommandBus, HandlerRegistry
+from command_bus import CommandBus, EntityState, HandlerRegistry
 from command_bus.dashboard import dashboard
 from command_bus.dashboard.app import HEADERS, PAGES
 from command_bus.dashboard.pages import entities, fleet
@@ -99,6 +99,21 @@ async def test_an_entity_shows_its_line_and_its_story(viewer: Browser) -> None:
     ):
         assert what in story
     assert "Nothing waits or runs" in page_text(await viewer.page("/entity?type=account&id=idle"))
+
+
+class Idle(EntityState, entity="account"):
+    balance: int = 0
+    card: str = ""
+
+
+async def test_an_entity_shows_its_state_with_fields_masked(viewer: Browser, troubled: tuple[CommandBus, Shop]) -> None:
+    await troubled[0].states.put("idle", Idle(balance=7, card="4111-secret"))
+    text = page_text(await viewer.page("/entity?type=account&id=idle"))
+    assert '"balance": 7' in text
+    assert "4111" not in text
+    assert "Changed" in text
+    await troubled[0].states.delete("account", "idle")
+    assert "balance" not in page_text(await viewer.page("/entity?type=account&id=idle"))
 
 
 async def test_a_command_shows_progress_log_steps_and_its_end(viewer: Browser) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from command_bus import CommandBus, every
+from command_bus import CommandBus, EntityState, every
 from command_bus.gateway import Gateway
 from tests.gateway.bank import Deposit
 from tests.gateway.conftest import Client, fresh
@@ -47,6 +47,21 @@ async def test_entities_that_have_work(ops: Client, bus: CommandBus) -> None:
     for hold in holds:
         await bus.entity("hold", hold).abort(force=True)
         await bus.entity("hold", hold).purge()
+
+
+class Vault(EntityState, entity="vault"):
+    coins: int = 0
+
+
+async def test_the_state_of_an_entity(ops: Client, bus: CommandBus) -> None:
+    vault = fresh("vault")
+    revision = await bus.states.put(vault, Vault(coins=3))
+    shown = await ops.ask("GET", f"/entities/vault/{vault}/state")
+    assert shown.status_code == 200, shown.text
+    assert (shown.json()["value"], shown.headers["ETag"]) == ({"coins": 3}, f'"{revision}"')
+    assert await told_by_cli(bus, "state", "show", f"vault:{vault}") == shown.json()
+    missing = await ops.ask("GET", "/entities/vault/none/state")
+    assert (missing.status_code, missing.json()["code"]) == (404, "no_state")
 
 
 async def test_a_dead_letter_as_the_command_line_shows_it(ops: Client, bus: CommandBus) -> None:

@@ -20,7 +20,7 @@ pytest.importorskip("typer")
 
 from typer.main import get_command
 
-from command_bus import Command, EntityId, Rate
+from command_bus import Command, EntityId, EntityState, Rate
 from command_bus.cli.app import app
 from tests.docs.trouble import Trouble
 
@@ -30,7 +30,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 _ROW = re.compile(r"^\| (`?)([a-zA-Z -]+)\1 \| (.+) \|$", re.MULTILINE)
 _KEY = re.compile(r"`(\w+)`(?: \((list of )?(\w+)\))?")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-AS_WRITTEN = {"payload", "headers", "schema", "reply", "policy", "rate", "tokens", "share", "facts"}
+AS_WRITTEN = {"payload", "headers", "schema", "reply", "policy", "rate", "tokens", "share", "facts", "value"}
 
 Shape = dict[str, tuple[bool, str]]
 """By key, whether it is a list, and of what object; an empty name is a plain value."""
@@ -49,6 +49,7 @@ def shapes() -> tuple[dict[str, Shape], dict[str, Shape]]:
     same = {
         "dlq show": "letter",
         "history show": "record",
+        "state show": "state",
         "events follow": "event",
         "introspect COMMAND": "command",
         "schedules show": "schedule",
@@ -84,6 +85,9 @@ WORDS = {
     "command --tree": ("command", "later-3", "--tree", "--json"),
     "commands cancel": ("commands", "cancel", "--all", "--dry-run", "--json"),
     "commands promote": ("commands", "promote", "--dry-run", "--json"),
+    "state show": ("state", "show", "account:s-1", "--json"),
+    "state list": ("state", "list", "account", "--json"),
+    "state delete": ("state", "delete", "account:s-2", "--json"),
     "signal": ("signal", "later-4", "ok", "true", "--json"),
     "cancel": ("cancel", "no-such", "--json"),
     "webhooks deliveries": ("webhooks", "deliveries", "crm", "--json"),
@@ -97,10 +101,16 @@ class Approve(Command[None], entity="approval", durable=True):
     approval: EntityId
 
 
+class Account(EntityState, entity="account"):
+    balance: int = 0
+
+
 async def send_durable(stage: Trouble) -> None:
     async with stage.bus() as bus:
         await bus.dispatch(Approve(approval="a-1"), delay=3600, command_id="later-4")
         await bus.limits.put("type:order", Rate(50))
+        for number in (1, 2):
+            await bus.states.put(f"s-{number}", Account(balance=number))
         await bus.fairness.put("acme", weight=2)
         begun = await bus.audit.write("ann", "Pause", "account:a-17", "a dispute", details="0 held")
         await bus.audit.write("ann", "Pause", "account:a-17", "a dispute", outcome="account:a-17 is paused", ref=begun)

@@ -13,6 +13,7 @@ from command_bus.durable.in_flight import LAST_WORDS
 from tests.simulation.due_rules import behind, due
 from tests.simulation.durable_rules import durable
 from tests.simulation.end_rules import ends
+from tests.simulation.entity_states import entity_states
 from tests.simulation.event_rules import told
 from tests.simulation.follow_up_rules import follow_ups
 from tests.simulation.history import Execution, History, Sent, of_commands
@@ -442,6 +443,7 @@ RULES += [
     follow_ups,
     put_off,
     given_up,
+    entity_states,
     firings,
     removed_schedules,
     starved,

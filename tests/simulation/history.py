@@ -72,6 +72,8 @@ class Execution:
     puts_off: float | None = None
     """Seconds for which it puts its command off; None: it does not."""
     command_id: str = ""
+    saw: list[str] | None = None
+    """What its entity's state said; None: it has none."""
 
     @property
     def may_be_cut_short(self) -> bool:
@@ -216,6 +218,8 @@ class History:
         """Starts for firings of schedules."""
         self.fired_then: int | None = None
         """Firings when all schedules were removed; None: the seed has none."""
+        self.kept_states: dict[str, list[str]] | None = None
+        """What the states of entities say in the end; None: that is not known."""
         self.fired_in_the_end = 0
         """The events in their order, if the entity type was watched."""
         self.states: list[tuple[float, str, str]] = []

@@ -28,6 +28,7 @@ from tests.simulation.determinism import deterministic
 from tests.simulation.durable_load import DurableLoad, bring_signals, outcomes_of
 from tests.simulation.end_load import Ender
 from tests.simulation.end_rules import ends_in, kept_of
+from tests.simulation.entity_states import stored_runs
 from tests.simulation.history import History, Told
 from tests.simulation.limit_rules import LimitWatch, limits_of
 from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
@@ -374,12 +375,15 @@ class Simulation:
         """Record keys left on the server that should be gone."""
         store = self.server.store
         self.history.ends = [] if self.settings.history else None
+        self.history.kept_states = {}
         for key in store.names():
             name = key.partition(b"}:")[2].decode()
             if name == "stats" and self.history.told is not None:
                 prefix = key.removesuffix(b"stats")
                 streams = (_entries(store.data.get(prefix + stream)) for stream in (b"events", b"arrivals"))
                 self.history.told += [_told(each) for each in reversed(newest_events(0, 1, *streams))]
+            if name == "states":
+                self.history.kept_states |= stored_runs(store.data[key])
             if name == "limits":
                 self.history.leftovers += [f"limits {field!r}" for field in store.data[key] if field[:2] not in _LIMIT_USE]
             if name == "history" and self.settings.history:

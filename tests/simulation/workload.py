@@ -23,6 +23,7 @@ from command_bus import (
     TransportUnavailable,
 )
 from command_bus.messages.policies import Priority
+from tests.simulation.entity_states import ItemState
 from tests.simulation.follow_up_load import planned_follow_ups
 from tests.simulation.history import Execution, Sent
 from tests.simulation.loop import LANE
@@ -126,7 +127,7 @@ _PUTS_OFF, _GIVES_UP = 0.15, 0.3
 _HOW = {"return": "returned", "fail": "failed", "reject": "rejected", "shoot": "", "give up": "gave up", "put off": "put off"}
 
 
-def _begin(command: Any, context: CommandContext) -> tuple[Simulation, Execution, Plan]:
+def _begin(command: Any, context: CommandContext, state: ItemState | None = None) -> tuple[Simulation, Execution, Plan]:
     """Record a start; return the plan of its handler."""
     simulation, lane = current[-1], LANE.get()
     assert lane is not None
@@ -141,6 +142,7 @@ def _begin(command: Any, context: CommandContext) -> tuple[Simulation, Execution
         lane.process,
         began,
         command_id=context.command_id,
+        saw=None if state is None else [*state.runs],
     )
     simulation.history.executions.append(run)
     simulation.history.calls(run.fence)
@@ -156,7 +158,9 @@ def _begin(command: Any, context: CommandContext) -> tuple[Simulation, Execution
     return simulation, run, plan
 
 
-def _end(run: Execution, plan: Plan, context: CommandContext) -> int:
+def _end(run: Execution, plan: Plan, context: CommandContext, state: ItemState | None = None) -> int:
+    if state is not None:  # also where it fails then: what is written depends on its end
+        state.runs.append(f"{run.id} {run.fence}")
     if plan.end == "put off":
         assert run.puts_off is not None
         raise Snooze(run.puts_off, most=1000)
@@ -169,8 +173,8 @@ def _end(run: Execution, plan: Plan, context: CommandContext) -> int:
     return context.fence
 
 
-async def _handle(command: Any, context: CommandContext) -> int:
-    simulation, run, plan = _begin(command, context)
+async def _handle(command: Any, context: CommandContext, state: ItemState | None = None) -> int:
+    simulation, run, plan = _begin(command, context, state)
     now = simulation.loop.time
     try:
         for sent in planned_follow_ups(simulation, run):
@@ -183,7 +187,7 @@ async def _handle(command: Any, context: CommandContext) -> int:
         run.how = _HOW[plan.end]
         if plan.end == "shoot":
             await _shot(run)
-        return _end(run, plan, context)
+        return _end(run, plan, context, state)
     except asyncio.CancelledError:
         run.how = run.how if run.how == "shot" else "cancelled"
         raise
@@ -219,8 +223,8 @@ async def _call_inside(simulation: Simulation, process: Process, order: Sent, co
 
 
 @REGISTRY.handles(Work)
-async def work(command: Work, context: CommandContext) -> int:
-    return await _handle(command, context)
+async def work(command: Work, context: CommandContext, state: ItemState) -> int:
+    return await _handle(command, context, state)
 
 
 @REGISTRY.handles(Folded)
@@ -229,8 +233,8 @@ async def folded(command: Folded, context: CommandContext) -> int:
 
 
 @REGISTRY.handles(Shared)
-async def shared(command: Shared, context: CommandContext) -> int:
-    return await _handle(command, context)
+async def shared(command: Shared, context: CommandContext, state: ItemState) -> int:
+    return await _handle(command, context, state)
 
 
 @REGISTRY.handles(Weighed)
@@ -239,22 +243,22 @@ async def weighed(command: Weighed, context: CommandContext) -> int:
 
 
 @REGISTRY.handles(Once)
-async def once(command: Once, context: CommandContext) -> int:
-    return await _handle(command, context)
+async def once(command: Once, context: CommandContext, state: ItemState) -> int:
+    return await _handle(command, context, state)
 
 
 @REGISTRY.handles(Order)
-async def order(command: Order, context: CommandContext) -> int:
-    return await _handle(command, context)
+async def order(command: Order, context: CommandContext, state: ItemState) -> int:
+    return await _handle(command, context, state)
 
 
 @REGISTRY.handles(Threaded)
-def threaded(command: Threaded, context: CommandContext) -> int:
-    _, run, plan = _begin(command, context)
+def threaded(command: Threaded, context: CommandContext, state: ItemState) -> int:
+    _, run, plan = _begin(command, context, state)
     if plan.end == "shoot":  # a thread has no task
         plan = Plan(plan.seconds, "fail")
     busy_for(run, plan.seconds, _HOW[plan.end])
-    return _end(run, plan, context)
+    return _end(run, plan, context, state)
 
 
 @REGISTRY.handles(Parking)

@@ -36,7 +36,8 @@ def figures(report: DispatchReport) -> dict[str, int]:
 
 
 class TestStreams:
-    @pytest.mark.parametrize("way", ["by_batch", pytest.param("by_format", marks=pytest.mark.slow)])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("way", ["by_batch", "by_format"])
     def test_each_figure_counts_over_all_batches(
         self, spark: SparkSession, tmp_path: Path, namespace: Namespace, way: str
     ) -> None:

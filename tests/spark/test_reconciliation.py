@@ -217,6 +217,7 @@ def test_a_second_outcome_is_duplicated(spark: SparkSession, namespace: Namespac
     assert not ledger.ok
 
 
+@pytest.mark.slow
 def test_rows_that_ran_out_of_order_are_reported(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, posts(spark, *["fine"] * 5), order_by=None, partitions=1)
     with working(namespace, handlers()):

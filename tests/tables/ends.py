@@ -119,7 +119,10 @@ UNREAD = ("forged",)
 """Ends of commands that are not believed: their key is free, but its entry stays for a sweep, and they have no history."""
 ANY, GONE, EXPIRES = "any", "gone", "expires"
 STAYS: tuple[tuple[str, str], ...] = (
-    (r"meta|commands|workers|fence|rules|flows|turns|watched|events|arrivals|hint:.*|note:.*|audit|trends|relayed:\d+", ANY),
+    (
+        r"meta|commands|workers|fence|states|rules|flows|turns|watched|events|arrivals|hint:.*|note:.*|audit|trends|relayed:\d+",
+        ANY,
+    ),
     (r"dispatches|b:[^:]*(:out)?", ANY),
     (r"history|history:ids|dead|ready|stats|limits", "counted"),
     (r"p:.*|k:.*|in:.*|interrupts", EXPIRES),

@@ -93,7 +93,9 @@ class Way:
         bus: Any = SimpleNamespace(middleware=(), session=SimpleNamespace(transport=None, protection=None), sender=None)
         self.slots, self.steps, self.state = Slots(100, shards), Answering(), WorkerState()
         decisions, none = Decisions(registry.lookup, settings, worker="w"), cast("Any", None)
-        executor = Executor(bus, decisions, HandlerThreads(1), self.slots, "w", 1.0, lambda: True, none, none, CommandContexts())
+        executor = Executor(
+            bus, decisions, HandlerThreads(1), self.slots, "w", 1.0, lambda: True, none, none, CommandContexts(), none
+        )
         side: Any = SimpleNamespace(slots=self.slots, over=lambda *_, **__: None)
         runs = EntityRun(side, self.steps, executor.begin, settings, self.state, none)
         leases = LeaseKeeper(Connections(MemoryClients()), keys, worker="w", lease=30.0, heartbeat=lambda _: b"")

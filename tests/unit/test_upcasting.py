@@ -76,7 +76,7 @@ def test_110_what_is_no_upcaster() -> None:
         upcasts(kind, since=1)(later)  # type: ignore[type-var]
     with pytest.raises(RegistrationError, match="has an upcaster from version 1 already"):
         upcasts(kind, since=1)(dict)
-    with pytest.raises(RegistrationError, match="no message class"):
+    with pytest.raises(RegistrationError, match="no class of messages or states"):
         upcasts(dict, since=1)  # type: ignore[arg-type]
 
 
@@ -95,7 +95,7 @@ def test_a_missing_step_is_named() -> None:
     upcasts(Gap, since=2)(dict)
     with pytest.raises(RegistrationError, match="no upcaster from version 1, 3"):
         check_upcasters(Gap)
-    with pytest.raises(InvalidCommand, match="sent as version 2, and no upcaster leads on from version 3"):
+    with pytest.raises(InvalidCommand, match="has version 2, and no upcaster leads on from version 3"):
         upcast(Gap, {}, 2)
     check_upcasters(three_versions())
 

@@ -10,7 +10,7 @@ from command_bus.sending.command_location import Whereabouts, whereabouts
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.limits import PayloadLimits
-from command_bus.transport.records import CommandLocation, EntityState, HoldInfo, StoredEntity
+from command_bus.transport.records import CommandLocation, EntityCondition, HoldInfo, StoredEntity
 
 NOW = 1_800_000_000_000
 HELD: dict[str, Any] = {"holder": "w-1#3", "started_ms": NOW - 12_000, "attempt": 2}
@@ -55,8 +55,8 @@ def test_a_command_of_a_lost_worker() -> None:
     assert found.hint.endswith("on worker w-1 (host-a, process 41), which has shown no sign of life for 90 s")
 
 
-@pytest.mark.parametrize("state", [each for each in get_args(EntityState) if each not in ("running", "waiting", "draining")])
-def test_each_state_is_named(state: EntityState) -> None:
+@pytest.mark.parametrize("state", [each for each in get_args(EntityCondition) if each not in ("running", "waiting", "draining")])
+def test_each_state_is_named(state: EntityCondition) -> None:
     hold = HoldInfo("account:a", "account", "paused", NOW - 1000, "") if state == "paused" else None
     facts: dict[str, Any] = {"attempt": 1} if state == "retrying" else {}
     found = seen(state, "c", hold=hold, **facts)

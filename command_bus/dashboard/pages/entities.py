@@ -13,10 +13,12 @@ from starlette.responses import Response
 from command_bus.admin.events import Event
 from command_bus.admin.history import HistoryEntry
 from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, EntityTypeInfo, Stats, WaitingCommand
+from command_bus.admin.states import StateEntry
 from command_bus.admin.views import STANDING_STATES, StandingEntity, StandingState, Standstill
 from command_bus.dashboard.masking import LARGE, Masking
 from command_bus.dashboard.visit import Visit
 from command_bus.dashboard.words import ago, span, when
+from command_bus.errors import BadState, InvalidCommand, UnsuitableServer
 from command_bus.spelling import without_numbers
 from command_bus.transport.records import Failure, HoldInfo
 
@@ -302,12 +304,13 @@ async def entity_page(visit: Visit) -> Response:
     if not kind or not entity_id:
         raise HTTPException(404, "the address names no entity: ?type=…&id=…")
     entity = visit.bus.entity(kind, entity_id)
-    details, recent, ends, watched, acts = await asyncio.gather(
+    details, recent, ends, watched, acts, (held, changed) = await asyncio.gather(
         entity.show(waiting=_WAITING, scan=_SCAN_DELAYED),
         visit.bus.events.recent(kind, entity_id, limit=_TOLD, before=visit.query["before"]),
         visit.bus.history.search(entity=(kind, entity_id), limit=20, scan=_SCAN_HISTORY),
         visit.state.reads.get("watched", visit.bus.events.watched),
         visit.bus.audit.about((f"{kind}:{entity_id}",)),
+        _state(visit, kind, entity_id),
     )
     is_watched = kind in watched or "*" in watched
     return visit.page(
@@ -322,8 +325,21 @@ async def entity_page(visit: Visit) -> Response:
         before=recent.before,
         is_watched=is_watched,
         acts=acts,
+        held=held,
+        changed=changed,
         types=len(watched),
     )
+
+
+async def _state(visit: Visit, kind: str, entity_id: str) -> tuple[str, StateEntry[dict[str, Any]] | None]:
+    """Return the state of an entity, masked, or why it cannot be read; empty if there is none."""
+    try:
+        entry = await visit.bus.states.find(kind, entity_id)
+    except BadState as error:
+        return error.message, None
+    except (InvalidCommand, UnsuitableServer):  # lanes have none
+        return "", None
+    return ("", None) if entry is None else (visit.state.masking.shown(kind, entry.value), entry)
 
 
 def _texts(visit: Visit, details: EntityDetails) -> dict[str, Any]:

@@ -448,6 +448,27 @@ class Obliteration(Protocol):
         ...
 
 
+StateChange = Literal["done", "none", "busy", "other", "newer"]
+"""The end of a change: done; nothing to delete; a command of the entity runs or is suspended; it is not the expected one; only a later release
+knows what the entity does."""
+
+
+class StateStore(Protocol):
+    """Reads and changes the states of entities, by their mailboxes. What a state holds is opaque here."""
+
+    async def read(self, mailboxes: Sequence[str]) -> dict[str, bytes]:
+        """Return those of some states that are stored."""
+        ...
+
+    def pages(self, entity_type: str) -> AsyncIterator[dict[str, bytes]]:
+        """Yield all states of a type, page by page, perhaps one twice."""
+        ...
+
+    async def change(self, mailbox: str, state: bytes, expected: bytes | None) -> StateChange:
+        """Write a state, or delete it (an empty one), if it is what is expected: empty for none, None for anything."""
+        ...
+
+
 class OperatorSide(Protocol):
     """The parts that only operators use."""
 
@@ -494,6 +515,11 @@ class OperatorSide(Protocol):
     @property
     def history(self) -> HistoryStore:
         """Reads the ends of commands; keeps what operators did, and figures over time."""
+        ...
+
+    @property
+    def states(self) -> StateStore:
+        """Reads and changes the states of entities."""
         ...
 
     @property

@@ -101,6 +101,7 @@ class WorkerSideOptions:
         heartbeat: Called with the server's time in ms, with each renewal; returns the record that `announcements.workers` reads.
         schedules: Fires schedules; None: this worker leaves them to others.
         forgotten: Called, in any thread, if the server has lost what this worker had written.
+        state_over: Returns whether the state of a mailbox is kept no longer; None: all are kept for ever.
     """
 
     name: str
@@ -110,6 +111,7 @@ class WorkerSideOptions:
     heartbeat: Callable[[int], bytes]
     schedules: DueSchedules | None = None
     forgotten: Callable[[], None] = lambda: None
+    state_over: Callable[[bytes, bytes], bool] | None = None
 
 
 class WorkerSide(Protocol):
@@ -149,6 +151,10 @@ class WorkerSide(Protocol):
     @property
     def recovered(self) -> int:
         """Leases taken over from lost workers so far."""
+        ...
+
+    def read_state(self, lease: Lease) -> Awaitable[bytes]:
+        """Return what is stored of the state of the entity that a lease holds; empty if nothing is. While the server is away this waits."""
         ...
 
     def start(self, run: Run, begin: Begin, decide: Decide) -> None:

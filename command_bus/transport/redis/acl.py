@@ -139,6 +139,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("xadd xdel xlen xrange del", "outs*"),
         ("hget hmget hgetall hlen hset hsetnx hdel hexists hincrby hscan exists del persist pexpire", "sides*"),
         ("hget hset hdel hscan", "suspended"),
+        ("hget hmget hset hdel hscan hlen", "states"),
         ("hget hgetall hset hdel hincrby", "relays*"),
         ("hsetnx hset", "stats"),  # the incarnation that schedules are compared with; wrong counters
         ("hget hdel", "paused"),  # pauses that end by themselves
@@ -180,6 +181,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("get set", "marks*"),
         ("hget hmget hset hsetnx hdel hexists hincrby hscan exists del pexpire", "sides*"),  # signals, wishes, progress, letters
         ("hget hmget hdel hlen hscan", "suspended"),
+        ("hget hmget hset hdel hscan", "states"),
         ("lpush pexpire", "inboxes*"),
         ("hmget", "bulk*"),
         ("xadd pexpire", "bulk*"),
@@ -189,6 +191,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
     ),
 }
 
+_READING: Final = (("hmget hscan", "states"),)
 _PRUNING: Final = (("xrange xdel", "dead"),)
 _TELLING: Final = (("incrby pexpire", "hints*"),)
 _HEARING: Final = (("get decr", "hints*"),)
@@ -223,6 +226,7 @@ def acl_lines(
     replaces: bool = False,
     notifies: bool = False,
     webhooks: bool = False,
+    reads_states: bool = False,
 ) -> list[str]:
     """Return the `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one user for each role.
 
@@ -245,6 +249,7 @@ def acl_lines(
         notifies: Whether the user may tell, on the namespace's channels, as a bus with a `RedisNotifier` does (producers, pipelines,
             workers), and listen there and consume hints (workers, operators, owners).
         webhooks: Whether a worker may deliver webhooks, and an operator or owner put them. Their records have the secrets.
+        reads_states: Whether a producer or pipeline may read the states of entities. The others always may.
 
     Raises:
         InvalidSettings: A name or password cannot be written in such a line.
@@ -267,6 +272,7 @@ def acl_lines(
         *replacing,
         *(_notices(role) if notifies else ()),
         *(_WEBHOOKS if webhooks and role in _HEAR else ()),
+        *(_READING if reads_states and role in ("producer", "pipeline") else ()),
     )
     head = ["ACL", "SETUSER", name, "reset", *((f">{password}", "on") if password else ("off",)), "resetchannels", "-@all"]
     if notifies:

@@ -85,6 +85,7 @@ class ShardKeys:
         notes: Prefix of the names of books of notes (see `transport.ports.extensions`); of the first shard only.
         outs: Prefix of the names of streams of follow-ups for other shards.
         sides: Prefix of the names of side records.
+        states: Mailbox name -> state of its entity.
         suspended: Mailbox name -> since when, and which durable command waits there.
         relays: Prefix of the names of what was taken of those of other shards.
         bulk: Prefix of the names of a dispatch's keys.
@@ -132,6 +133,7 @@ class ShardKeys:
     notes: Hash
     outs: Stream
     sides: Hash
+    states: Hash
     suspended: Hash
     relays: Hash
     bulk: Hash

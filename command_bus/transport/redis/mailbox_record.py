@@ -31,6 +31,8 @@ _SNOOZES = "z"
 _ERROR = "err"
 PLACE = "place=1"
 """Behind the parts of a record in an answer: limits gave this lease a place."""
+AGAIN = "again=1"
+"""Behind those: the step that is answered did not start the command."""
 _NO_PARTS: Mapping[str, str] = MappingProxyType({})
 
 

@@ -93,6 +93,7 @@ FILL_LINE = _load("fill_line")
 PRUNE_LETTERS = _load("prune_letters")
 DELAYED_MAILBOXES = _load("delayed_mailboxes")
 CHANGE_NOTE = _load("change_note")
+CHANGE_STATE = _load("change_state")
 CLAIM = _load("claim")
 HOLD = _load("hold")
 REMOVE = _load("remove")
@@ -134,6 +135,7 @@ SCRIPTS = (
     PRUNE_LETTERS,
     DELAYED_MAILBOXES,
     CHANGE_NOTE,
+    CHANGE_STATE,
     CLAIM,
     HOLD,
     REMOVE,

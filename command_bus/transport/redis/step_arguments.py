@@ -45,10 +45,15 @@ def encode_step(
     extra: list[Any] = []
     unused = "t" if lease.is_unused else ""
     match step:
-        case Done(left, follow, status):
+        case Done(left, follow, status, state):
             running = f"{lease.attempt_id}>{lease.ahead[-1][0]}" if lease.ahead else lease.attempt_id
-            if left is not NO_SETTLEMENT:
-                flags = unused + encode_left(space, lease, left, names, extra, sent)
+            if left is not NO_SETTLEMENT or state is not None:
+                flags = unused
+                if state is not None:
+                    names.append(space.shards[lease.shard].states)
+                    extra.append(state)
+                    flags += "s"
+                flags += encode_left(space, lease, left, names, extra, sent)
                 args += (_VERBS[status] + _FOLLOWS[follow] + flags, lease.activation, lease.holder, running, *extra)
             else:
                 args += (_VERBS[status] + _FOLLOWS[follow], lease.activation, lease.holder, running)

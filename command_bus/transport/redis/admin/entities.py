@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from command_bus.serialization.odd_values import stored_ms, stored_number, stored_text
 from command_bus.transport.flows import Flow, flow_of_record, parse_flow
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, scope_of
-from command_bus.transport.records import EntityState, HoldInfo, MailboxHead, StoredEntity
+from command_bus.transport.records import EntityCondition, HoldInfo, MailboxHead, StoredEntity
 from command_bus.transport.redis.admin.holds import PAUSE_END, parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.keys import GROUP, ShardKeys, delayed_id, delayed_member, delayed_number
@@ -41,7 +41,7 @@ from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, MAILBOX_HEADS
 _DUE_PAGE = 1000
 _FARTHEST = 100_000  # members of `due` that are looked through for the first of a mailbox
 _BYTES = 4 << 20  # of delayed commands that one script looks at: a few milliseconds
-_STATES: dict[str, EntityState] = {
+_STATES: dict[str, EntityCondition] = {
     READY: "waiting",
     HELD: "running",
     HELD_AND_CHANGED: "running",

@@ -9,6 +9,7 @@ from command_bus.transport.redis.admin.history import RedisHistory
 from command_bus.transport.redis.admin.holds import RedisHolds
 from command_bus.transport.redis.admin.mailboxes import RedisMailboxes
 from command_bus.transport.redis.admin.shares import RedisShares
+from command_bus.transport.redis.admin.states import RedisStates
 from command_bus.transport.redis.admin.statistics import RedisStatistics
 from command_bus.transport.redis.admin.type_records import RedisObliteration, RedisTypeRecords
 from command_bus.transport.redis.admin.views import RedisViews
@@ -39,4 +40,5 @@ class RedisOperatorSide:
         self.events = RedisEventStreams(connections, keys, patience=patience)
         self.history = RedisHistory(connections, keys, patience=patience)
         self.views = RedisViews(connections, keys, patience=patience, entities=self.entities)
+        self.states = RedisStates(connections, keys, patience=patience)
         self.interrupts = RedisInterrupts(connections, keys, patience=patience)

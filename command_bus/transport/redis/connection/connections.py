@@ -295,9 +295,11 @@ class Connections:
 
         Return False if it has to be sent with `run_confirmed`: there is no connection, or replicas must confirm what it writes.
         """
-        if self._replicas is not None or self._scripts is None:
-            return False
-        return self._scripts.post(answered, "EVALSHA", script.sha, len(keys), *keys, *args)
+        return self._replicas is None and self.post_request(answered, "EVALSHA", script.sha, len(keys), *keys, *args)
+
+    def post_request(self, answered: Answered, *request: Any) -> bool:
+        """Send a request, as `post` does a script."""
+        return self._scripts is not None and self._scripts.post(answered, *request)
 
     async def run_confirmed(self, script: Script, keys: list[str], args: list[Any], written: str) -> tuple[Any, bool]:
         """Run a script, and wait for the replicas that must have what it wrote; return its answer and whether they have it.

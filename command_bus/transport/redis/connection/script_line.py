@@ -25,6 +25,7 @@ from command_bus.tasks import end_tasks
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
+from command_bus.transport.redis.connection.pipe import Answered
 from command_bus.transport.redis.scripts import Script
 
 _log = logging.getLogger("command_bus.transport")
@@ -145,10 +146,12 @@ class ScriptLine(ABC, Generic[Item, B]):
     def _send(self, batch: B) -> None:
         """Post a batch; one that cannot be posted has a task."""
         self._posted = batch
-        if not self._may_post(batch) or not self._connections.post(
-            batch.script, batch.keys, batch.args, partial(self._answered, batch)
-        ):
+        if not self._may_post(batch) or not self._post(batch, partial(self._answered, batch)):
             self._go_slow(batch, None)
+
+    def _post(self, batch: B, answered: Answered) -> bool:
+        """Send a batch, and return at once. Return False if there is no connection, or replicas must confirm it."""
+        return self._connections.post(batch.script, batch.keys, batch.args, answered)
 
     def _answered(self, batch: B, answer: Any) -> None:
         """Hand out an answer. If more items wait, they leave before that, so that the server works at the same time."""

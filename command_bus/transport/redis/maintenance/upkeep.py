@@ -33,7 +33,7 @@ from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.ready_stream import repair_page
-from command_bus.transport.redis.scripts import PRUNE_LETTERS, REMOVE_WORKER, SWEEP_UNIQUE
+from command_bus.transport.redis.scripts import CHANGE_STATE, PRUNE_LETTERS, REMOVE_WORKER, SWEEP_UNIQUE
 from command_bus.transport.unique_keys import mailbox_of_key
 
 _log = logging.getLogger("command_bus.worker")
@@ -135,6 +135,7 @@ _LONGEST_PAUSE, _SHORTEST_PAUSE = 60.0, 0.02
 _LIMITED_PAUSE = 5.0
 """Seconds between two pages of the fleet, at most, while mailboxes wait for limits."""
 _SWEEP = 60.0
+_STATES = 200
 _BETWEEN_PAGES = 0.1
 """Seconds between two pages of dead letters while there are more to delete."""
 _SHOWN = 3600.0
@@ -226,6 +227,7 @@ class Upkeep(Periodic):
         lease: Seconds that a lease lives.
         letters: How long and how many dead letters are kept.
         limited: Told which mailboxes of a page wait for limits; None if other workers look after them.
+        over: Returns whether a mailbox's state is kept no longer; None: all are kept for ever.
     """
 
     name = "upkeep"
@@ -233,11 +235,14 @@ class Upkeep(Periodic):
     lease: float
     letters: LetterLimits = ALL_LETTERS
     limited: Callable[[Sequence[str]], Awaitable[None]] | None = None
+    over: Callable[[bytes, bytes], bool] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._cursor = JITTER.getrandbits(32)
         self._unique_cursor = JITTER.getrandbits(32)
+        self._state_cursor = 0
+        self._states_at = 0.0
         self._sweep_at = 0.0
         self._pruning = LetterPruning(self.server, self.keys, self.letters)
         self._prune_at = 0.0
@@ -254,6 +259,9 @@ class Upkeep(Periodic):
         if now >= self._prune_at:
             pause = _BETWEEN_PAGES if await self._pruning.page() else _LONGEST_PAUSE
             self._prune_at = now + pause * JITTER.uniform(0.8, 1.2)
+        if self.over is not None and now >= self._states_at:
+            self._states_at = now + _LONGEST_PAUSE * JITTER.uniform(0.8, 1.2)
+            await self._delete_states(self.over)
         part = min(await self._repair(), await self._sweep())
         pause = min(self._longest, max(_SHORTEST_PAUSE, _ROUND * self._workers * part)) * JITTER.uniform(0.8, 1.2)
         return max(_SHORTEST_PAUSE, min(pause, self._prune_at - mono()))
@@ -277,6 +285,14 @@ class Upkeep(Periodic):
         if released:
             _log.info("%s: %d unique keys were held by no command any more, or their window was over", self.keys.unique, released)
         return part
+
+    async def _delete_states(self, over: Callable[[bytes, bytes], bool]) -> None:
+        """Delete those states of a page that are kept no longer, and whose entity does nothing."""
+        key, cursor = self.keys.states, self._state_cursor
+        self._state_cursor, page = await self.server.ask(lambda client: client.hscan(key, cursor, count=_STATES))
+        for mailbox, state in page.items():
+            if over(mailbox, state):
+                await self.server.run(CHANGE_STATE, [self.keys.active, key], [mailbox, "", 1, state])
 
     async def _remove_lost(self) -> None:
         """Remove workers that have been silent for an hour and ten leases and hold nothing; count the live ones."""

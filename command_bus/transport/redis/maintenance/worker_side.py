@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import Future
 from collections.abc import Callable
 from functools import partial
 
 from command_bus.errors import CommandBusError
-from command_bus.tasks import end_tasks
+from command_bus.tasks import all_of, end_tasks
 from command_bus.transport.ports.schedules import DueSchedules
 from command_bus.transport.ports.worker import Begin, Decide, Run, Steps, WorkerSideOptions
 from command_bus.transport.redis.connection.connections import Connections
@@ -26,6 +27,7 @@ from command_bus.transport.redis.maintenance.waking import LimitWork
 from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
+from command_bus.transport.redis.worker.state_reads import StateReads
 from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse, StepBatcher
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, Answer, Cancellation, Lease, LimitQuestion, Refused, Take
@@ -55,6 +57,7 @@ class Maintenance:
         letters: How long and how many dead letters are kept in a shard.
         schedules: Fires schedules; None: other workers do.
         ended: Called with a lease that was taken over, in case limits were asked under it.
+        over: Returns whether a mailbox's state is kept no longer; None: all are kept for ever.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Maintenance:
         letters: LetterLimits = ALL_LETTERS,
         schedules: DueSchedules | None = None,
         ended: Callable[[Lease], None] = lambda _: None,
+        over: Callable[[bytes, bytes], bool] | None = None,
     ) -> None:
         every = _CHECK * max(1.0, keys.count / _LOOKS)
         beat, often = Beat(every), Beat(min(every, leases.lease / _CHECKS))
@@ -88,7 +92,7 @@ class Maintenance:
             limited = None if limits is None else partial(limits.wake_forgotten, number)
             self.watches.append(PendingRecovery(*place, number, often, leases, steps, decide, ended))
             self.due.append(DueWork(*place, beat, jobs, line))
-            self.upkeep.append(Upkeep(*place, leases.worker, leases.lease, letters, limited))
+            self.upkeep.append(Upkeep(*place, leases.worker, leases.lease, letters, limited, over))
             self._others.append(SuspendedWork(*place))
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -143,6 +147,7 @@ class RedisWorkerSide:
             max_depth=settings.depth_of,
         )
         self.side_records = RedisSideRecords(connections, keys)
+        self._states = [StateReads(connections.at(shard.prefix), shard) for shard in keys.shards]
         self._incarnations = Incarnations(connections, keys, patience=_PATIENCE)
         self._asks = LimitAsks(connections, keys, self._incarnations)
         keeper: type[LeaseKeeper] = getattr(connections.factory, "lease_keeper", LeaseKeeper)
@@ -172,6 +177,7 @@ class RedisWorkerSide:
             letters=LetterLimits.of(settings, keys.count),
             schedules=self._options.schedules,
             ended=self.over,
+            over=self._options.state_over,
         )
         self.consumer = ConsumerLoop(
             connections,
@@ -191,6 +197,9 @@ class RedisWorkerSide:
         self._maintenance.start()
         self.consumer.start()
 
+    def read_state(self, lease: Lease) -> Future[bytes]:
+        return self._states[lease.shard].read(lease.mailbox)
+
     def cancel_all(self, why: Cancellation) -> None:
         self.leases.cancel_all(why)
 
@@ -198,6 +207,7 @@ class RedisWorkerSide:
         await self._maintenance.stop()
         self.consumer.cancel()
         await self.side_records.close(patience)
+        await all_of(*(each.close(patience) for each in self._states))
         await self.steps.close(patience)
         await self._asks.close(patience)
         await self.leases.stop()

@@ -22,6 +22,7 @@ from command_bus.transport.redis.connection.connections import Connections, Page
 from command_bus.transport.redis.connection.script_line import ScriptBatch, WorkerLine
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import (
+    AGAIN,
     HELD,
     LONE_HELD,
     PLACE,
@@ -209,7 +210,10 @@ class _Shard(WorkerLine[_Waiting]):
         step = item[1]
         if isinstance(step, _DEAD_LETTERING):
             return _SMALL + _size_of(step.left) + len(step.record) + len(step.raw)
-        return _SMALL + _size_of(step.left) if type(step) is Done and step.left is not NO_SETTLEMENT else _SMALL
+        if type(step) is not Done:
+            return _SMALL
+        size = _SMALL if step.left is NO_SETTLEMENT else _SMALL + _size_of(step.left)
+        return size if step.state is None else size + len(step.state)
 
     def _batch(self, items: list[_Waiting]) -> ScriptBatch[_Waiting]:
         limits = self._known_limits.keys(self._keys)
@@ -219,14 +223,21 @@ class _Shard(WorkerLine[_Waiting]):
         others, usual = list[_Waiting](), list[_Waiting]()
         becoming, letters, names = list[str](), list[str](), list[str]()
         left: list[Any] = []
+        states: tuple[str, ...] = (self._keys.states,)  # once
         for item in items:
             lease, step, _ = item
             if type(step) is Done and (change := _usual_change(lease, step)):
                 usual.append(item)
                 becoming.append(change)
-                letters.append(
-                    encode_left(self._space, lease, step.left, names, left, []) if step.left is not NO_SETTLEMENT else ""
-                )
+                letter = ""
+                if step.state is not None:
+                    letter = "s"
+                    names += states
+                    left.append(step.state)
+                    states = ()
+                if step.left is not NO_SETTLEMENT:
+                    letter += encode_left(self._space, lease, step.left, names, left, [])
+                letters.append(letter)
                 if step.follow == "yield" and lease.ahead:
                     letters[-1] = "y" + letters[-1]
             else:
@@ -368,6 +379,9 @@ def _decode(lease: Lease, state: bytes, body: Any, now: str, confirmed: bool) ->
         return _asked(lease, body, now)
     fence, message, attempt, first, *parts = parse_started(state)
     lease.attempt_id = attempt_id(fence, message)
+    if parts and parts[-1] == AGAIN:
+        parts.pop()
+        lease.state = None
     fields = _NO_FIELDS
     if body is None:
         if not lease.ahead or lease.ahead[-1][0] != message:
@@ -400,7 +414,7 @@ def _asked(lease: Lease, body: list[Any], now: str) -> LimitQuestion:
         envelope = entry
     else:
         envelope = entry[0] if type(entry[-1]) is list else _envelope_in(entry)
-    lease.ahead, lease.attempt_id = None, ""
+    lease.ahead, lease.attempt_id, lease.state = None, "", None
     flow = flow.decode("utf-8", "backslashreplace")
     return LimitQuestion(message, envelope, bool(paid), flow, int(now) if is_due else 0, bool(suspect))
 

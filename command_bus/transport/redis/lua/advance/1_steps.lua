@@ -20,11 +20,11 @@
 --           limits, and this is the first shard; then the mailbox of each step; then, in the order of the
 --           steps, the keys that their operations name: m and e a mark, i an inbox, o the record and the
 --           stream of outcomes of a dispatch or of the history, u the hash of unique keys (see
---           shared/unique.lua), x a side record (see shared/arrive.lua), r the mailbox and the side record of
---           the command that called this one and the hash `suspended`, f the hashes `delayed` and `later` and
---           for each follow-up its mailbox and its mark, if it has one, or twice the stream of those for
---           another shard; and by its verb u: the hash `suspended` (see there);
---           then flows, turns and line, if the worker knows that the line is in use, or what usual steps name
+--           shared/unique.lua), s the hash `states`, x a side record (see shared/arrive.lua), r the mailbox
+--           and the side record of the command that called this one and the hash `suspended`, f the hashes
+--           `delayed` and `later` and for each follow-up its mailbox and its mark, if it has one, or twice
+--           the stream of those for another shard; and by its verb u: the hash `suspended` (see there); then
+--           flows, turns and line, if the worker knows that the line is in use, or what usual steps name
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   owner     consumer name of the worker that asks
 -- ARGV[3]   reply ttl in ms, of an inbox
@@ -36,30 +36,32 @@
 -- ARGV[7…]  for each step: operation, activation, holder, running ('fence|message', or empty if none of its
 --           commands was started; then '>next' if the worker has read the next command ahead; of a take
 --           '+|message' if limits let this message start); then, if the operation has m: mark ttl in ms,
---           mark; e: ttl; i: reply; o: outcome; u: unique key; x: 'k' if it is kept; r: call, child and
---           outcome; f: how many follow-ups, and for each its text (see shared/deliver.lua), ms from now
---           until it takes its place, below zero the moment itself, envelope and mark, or child and call of
---           an outcome for another shard; and by its verb b, p: record, raw envelope; w: delay in ms, '1' if
---           the attempt counts, and its error, '0' if not, 's' if its handler put it off; g: '1' if
---           the attempt counts; u: ms when it ends, empty if it has no end, '1' if the worker knows that the
---           command is to be cancelled, how many fields must be there, how many are awaited, its command id,
---           and those fields; last the usual steps, if there are any (see 2a_usual.lua)
+--           mark; e: ttl; i: reply; o: outcome; u: unique key; s: state of the entity, empty if it ends; x:
+--           'k' if it is kept; r: call, child and outcome; f: how many follow-ups, and for each its text (see
+--           shared/deliver.lua), ms from now until it takes its place, below zero the moment itself, envelope
+--           and mark, or child and call of an outcome for another shard; and by its verb b, p: record, raw
+--           envelope; w: delay in ms, '1' if the attempt counts, and its error, '0' if not, 's' if its
+--           handler put it off; g: '1' if the attempt counts; u: ms when it ends, empty if it has no end, '1'
+--           if the worker knows that the command is to be cancelled, how many fields must be there, how many
+--           are awaited, its command id, and those fields; last the usual steps, if there are any (see
+--           2a_usual.lua)
 --
 -- An operation is a few letters. The first is the verb: t take, d done, n done but denied, x done but
 -- expired, c done but cancelled, b write a dead letter, p park, w wait for a retry or a snooze, g give back,
 -- l wait for the limit that refused it, u suspend. The second says what follows: s stay (start the next), y
 -- yield (only if no other mailbox waits), l leave (start none). The others say what is left: a mark (m), a
--- reply (i), an outcome (o), a unique key that is released if the command holds it (u), the outcome of a call
--- for the durable command that waits for it in this shard (r), follow-ups (f), tokens of limits that its
--- start took and no handler used (t), a side record, which is deleted unless it is kept with a dead letter
--- (x), or the end of a wait (e): if the mark says that a command waits in this mailbox, the mark gets a time
--- to live; any other mark stays as it is.
+-- reply (i), an outcome (o), a unique key that is released if the command holds it (u), the state of its
+-- entity (s), the outcome of a call for the durable command that waits for it in this shard (r), follow-ups
+-- (f), tokens of limits that its start took and no handler used (t), a side record, which is deleted unless
+-- it is kept with a dead letter (x), or the end of a wait (e): if the mark says that a command waits in this
+-- mailbox, the mark gets a time to live; any other mark stays as it is.
 --
 -- returns now in ms, then for each step two values:
 --         'fence|message|attempt|first start in ms' of the command that now runs under this lease, with the
---         parts of its record (see shared/record.lua) and '|place=1' if limits of this shard gave it a place,
---         and one of these: its envelope; all fields of its entry, if it has others; its envelope and a list
---         of the ids and envelopes behind it; nil if it was read ahead
+--         parts of its record (see shared/record.lua), '|place=1' if limits of this shard gave it a place,
+--         and '|again=1' if this step did not start it: what is known of the entity's state may be wrong
+--         then; and one of these: its envelope; all fields of its entry, if it has others; its envelope and a
+--         list of the ids and envelopes behind it; nil if it was read ahead
 --         'idle', 'yield', 'wait' or 'stop', and nil     the lease is given up
 --         'ask', and the id and fields of the next one   the lease is kept: limits of the first shard or by a
 --                                                        key, or for a called command, have to be asked;
@@ -97,104 +99,3 @@ local HELD, HELD_AND_CHANGED, LONE, LONE_HELD, GRANTED, BELOW_ZERO, YIELD =
 local AHEAD_BYTES = 65536  -- of the commands of one mailbox in an answer
 
 pass_memory_limit(ready, group)
-
--- Read the steps from KEYS and ARGV. A step is a table:
---
--- verb, follow   what to do, and what follows
--- activation, holder    the lease
--- box, name      its mailbox: key and name
--- run, message   'fence|message' of the command that runs, and its message id
--- ahead          the next command, if the worker has read it
--- grant          the message that limits let start
--- mark, value, ttl, waiting, inbox, reply, record, outcomes, outcome, unique, key, follow_ups, side, keeps,
--- caller, unused    what is left, if `leaves`
--- letter, raw    of b and p: a record and the raw envelope
--- delay, why, error    of w: ms, '1', '0' or 's', and how the attempt failed
--- counts         of g: '1' or '0'
--- suspended, ends, is_cancelled, wanted, command_id, awaited    of u
--- verdict, scopes    what limits say; added later
-
-local before = byte(ARGV[4]) == BELOW_ZERO and 14 or 12  -- keys before those of the mailboxes
-local key, arg = before + count, 6
-
--- Read what a step leaves, by its letters, and the arguments of its verb.
-local function read_left(step, operation)
-  step.leaves = true
-  for at = 3, #operation do
-    local what = sub(operation, at, at)
-    local has_arguments = what == LEFT.UNUSED_TOKENS and 0 or 1
-    key, arg = key + has_arguments, arg + has_arguments
-    if what == LEFT.UNUSED_TOKENS then
-      step.unused = true
-    elseif what == LEFT.MARK then
-      step.mark, step.ttl, step.value = KEYS[key], ARGV[arg], ARGV[arg + 1]
-      arg = arg + 1
-    elseif what == LEFT.WAITING_MARK then
-      step.waiting, step.ttl = KEYS[key], ARGV[arg]
-    elseif what == LEFT.REPLY then
-      step.inbox, step.reply = KEYS[key], ARGV[arg]
-    elseif what == LEFT.UNIQUE_KEY then
-      step.unique, step.key = KEYS[key], ARGV[arg]
-    elseif what == LEFT.FOLLOW_UPS then
-      key = key + 1
-      step.follow_ups = {}
-      local delayed, later = KEYS[key - 1], KEYS[key]
-      for i = 1, ARGV[arg] do
-        key, arg = key + 2, arg + 4
-        step.follow_ups[i] = {key = KEYS[key - 1], other = KEYS[key], text = ARGV[arg - 3],
-          wait = tonumber(ARGV[arg - 2]), envelope = ARGV[arg - 1], extra = ARGV[arg], delayed = delayed,
-          later = later}
-      end
-    elseif what == LEFT.SIDE_RECORD then
-      step.side, step.keeps = KEYS[key], ARGV[arg] == SIDE.KEPT
-    elseif what == LEFT.CALLER then
-      key, arg = key + 2, arg + 2
-      step.caller = {KEYS[key - 2], KEYS[key - 1], KEYS[key], ARGV[arg - 2], ARGV[arg - 1], ARGV[arg]}
-    else
-      step.record, step.outcomes, step.outcome = KEYS[key], KEYS[key + 1], ARGV[arg]
-      key = key + 1
-    end
-  end
-  local verb = step.verb
-  if verb == VERB.BURY or verb == VERB.PARK then
-    step.letter, step.raw = ARGV[arg + 1], ARGV[arg + 2]
-    arg = arg + 2
-  elseif verb == VERB.WAIT then
-    step.delay, step.why, step.error = ARGV[arg + 1], sub(ARGV[arg + 2], 1, 1), sub(ARGV[arg + 2], 2)
-    arg = arg + 2
-  elseif verb == VERB.GIVE_BACK then
-    step.counts = ARGV[arg + 1]
-    arg = arg + 1
-  elseif verb == VERB.SUSPEND then
-    key = key + 1
-    step.suspended = KEYS[key]
-    step.ends, step.is_cancelled, step.wanted = ARGV[arg + 1], ARGV[arg + 2] == '1', tonumber(ARGV[arg + 3])
-    step.command_id, step.awaited = ARGV[arg + 5], {}
-    for i = 1, ARGV[arg + 4] do step.awaited[i] = ARGV[arg + 5 + i] end
-    arg = arg + 5 + #step.awaited
-  end
-end
-
-local steps, names = {}, {}
-for number = 1, count do
-  local operation, running, box = ARGV[arg + 1], ARGV[arg + 4], KEYS[before + number]
-  local verb, name = sub(operation, 1, 1), sub(box, prefix + 1)
-  local step = {
-    verb = verb, follow = sub(operation, 2, 2), activation = ARGV[arg + 2], holder = ARGV[arg + 3], box = box,
-    name = name, run = running, message = nil,  -- a table of eight fields need not grow
-  }
-  arg = arg + 4
-  if #operation > 2 or (verb ~= VERB.COMPLETE and verb ~= VERB.TAKE) then read_left(step, operation) end
-  local bar = find(running, '|', 1, true)
-  if bar == 2 and byte(running) == GRANTED then
-    step.grant, step.run = sub(running, 3), ''
-  elseif bar then
-    local behind = find(running, '>', bar, true)
-    if behind then
-      step.ahead, running = sub(running, behind + 1), sub(running, 1, behind - 1)
-      step.run = running
-    end
-    step.message = sub(running, bar + 1)
-  end
-  steps[number], names[number] = step, name
-end

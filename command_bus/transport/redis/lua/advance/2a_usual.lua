@@ -1,15 +1,15 @@
--- Do the usual steps: a command is done that leaves at most a mark and a reply, and the next one was read
--- ahead, or it was a lone one. Each compares the whole record with the one that the worker expects. Where
+-- Do the usual steps: a command is done that leaves at most a state, a mark and a reply, and the next one was
+-- read ahead, or it was a lone one. Each compares the whole record with the one that the worker expects. If
 -- that is another one, or holds, events or limits are in use, nothing is done: it comes again among the other
 -- steps. A worker that knows that the line is in use sends none.
 --
 -- The arguments are their number; names of mailboxes; their expected records; what they become: the format of
 -- a record, for the fence and the time of the start, or the activation that ends with a lone command. Then,
--- if any has letters, those of each, y first, and what they have as in 1_steps.lua; the keys stand behind
--- those of the other steps. What comes of the usual steps is the first fence of those that were started, and
--- behind '|' a '+' for each that was done, or '?'.
+-- if any has letters, those of each, y and s first, and what they have as in 1_steps.lua; the keys stand
+-- behind those of the other steps, that of the states once. What comes of the usual steps is the first fence
+-- of those that were started, and behind '|' a '+' for each that was done, or '?'.
 
-local kept, closed, usual = {active}, {active}, nil
+local kept, closed, stated, usual = {active}, {active}, {}, nil
 
 if usual_count > 0 then
   local expected, becoming, leaves = arg + usual_count, arg + 2 * usual_count, arg + 3 * usual_count
@@ -20,6 +20,19 @@ if usual_count > 0 then
     local is_done = record == ARGV[expected + i] and records[name] == nil
     if letters ~= '' then
       if is_done and byte(letters) == YIELD then is_done = not does_another_wait() end
+      if find(letters, LEFT.STATE, 1, true) then
+        if #stated == 0 then
+          key = key + 1
+          stated[1] = type(try('HLEN', KEYS[key])) == 'number' and KEYS[key]
+        end
+        left = left + 1
+        is_done = is_done and stated[1] and true
+        if is_done and ARGV[left] ~= '' then
+          stated[#stated + 1], stated[#stated + 2] = name, ARGV[left]
+        elseif is_done then
+          call('HDEL', stated[1], name)
+        end
+      end
       if find(letters, LEFT.MARK, 1, true) then
         key, left = key + 1, left + 2
         if is_done then
@@ -44,5 +57,6 @@ if usual_count > 0 then
       settled, started, marks[i] = settled + 1, started + 1, '+'
     end
   end
+  if #stated > 1 then call('HSET', unpack(stated)) end
   usual = first .. '|' .. table.concat(marks)
 end

@@ -71,7 +71,8 @@ local function perform_by_record(step, record)
     elseif settling[verb] and limits and is_limited(name) then
       -- Asked again: what follows it stands here until its limits are asked.
       repeated[step.box] = true
-      return start(step, next_of(step), attempt, first, parts)
+      local answer, body = start(step, next_of(step), attempt, first, parts)
+      return find(answer, '|', 1, true) and answer .. '|again=1' or answer, body
     end
     return 'gone'
   end
@@ -81,7 +82,7 @@ local function perform_by_record(step, record)
     or call('XRANGE', step.box, held_message, held_message)[1]
   if not head then return 'gone' end
   local place = limits and place_of(name) or ''
-  return format('%s|%s|%s|%s%s', held_fence, held_message, attempt, first, parts .. place),
+  return format('%s|%s|%s|%s%s|again=1', held_fence, held_message, attempt, first, parts .. place),
     body_of('', fields_of(lone, name, head[2]))
 end
 
