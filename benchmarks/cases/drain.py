@@ -126,4 +126,6 @@ ALL = [
     _case("1,000 entities, handler awaits 1 ms", Drain(handler="await")),
     _case("1,000 entities, sync handler", Drain(handler="sync")),
     _case("1,000 entities, watched", Drain(watched=True)),
+    _case("1,000 entities, with state", Drain(handler="state")),
+    _case("every command its own entity, with state", Drain(entities=0, handler="state")),
 ]

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.protocol import TEXT
-from command_bus import Command, CommandContext, DurableContext, EntityId, HandlerRegistry, Unique
+from command_bus import Command, CommandContext, DurableContext, EntityId, EntityState, HandlerRegistry, Unique
 
 __all__ = ["DURABLE", "HANDLERS", "KINDS", "Note", "Ping", "note", "registry"]
 
@@ -44,6 +44,14 @@ class NoteUnique(Note, entity="bench", unique=Unique()):
 
 
 KINDS: dict[str, type[Note]] = {"plain": Note, "once": NoteOnce, "low": NoteLow, "shared": NoteShared, "unique": NoteUnique}
+
+
+class Bench(EntityState, entity="bench"):
+    """What an entity is: two hundred bytes."""
+
+    count: int = 0
+    name: str = TEXT
+    owner: str = 2 * TEXT
 
 
 class Ping(Command[None], entity="bench"):
@@ -181,5 +189,16 @@ def _blocking(handled: Callable[[], None]) -> Any:
     return blocking
 
 
-HANDLERS: dict[str, Callable[[Callable[[], None]], Any]] = {"noop": _noop, "await": _awaiting, "sync": _blocking}
-"""By kind: returns at once, awaits a millisecond, runs in a thread."""
+def _stateful(handled: Callable[[], None]) -> Any:
+    async def stateful(command: Note, bench: Bench) -> int:
+        handled()
+        bench.count += 1
+        return command.number
+
+    return stateful
+
+
+HANDLERS: dict[str, Callable[[Callable[[], None]], Any]] = {
+    "noop": _noop, "await": _awaiting, "sync": _blocking, "state": _stateful
+}  # fmt: skip
+"""By kind: returns at once, awaits a millisecond, runs in a thread, changes its entity's state."""
