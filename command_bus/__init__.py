@@ -98,7 +98,7 @@ if TYPE_CHECKING:
         WorkersLive,
         WrongEventLoop,
     )
-    from command_bus.handlers.registry import HandlerRegistry, handles, include
+    from command_bus.handlers.registry import HandlerRegistry, handles, handles_many, include
     from command_bus.messages.context import CommandContext
     from command_bus.messages.durable import Durable, DurableContext
     from command_bus.messages.history import History
@@ -264,6 +264,7 @@ __all__ = [
     "cron",
     "every",
     "handles",
+    "handles_many",
     "include",
     "lanes",
     "per_entity",
@@ -307,7 +308,7 @@ _HOMES = {
     "messages.state": "EntityState",
     "messages.unique": "Unique",
     "messages.upcasting": "upcasts",
-    "handlers.registry": "HandlerRegistry handles include",
+    "handlers.registry": "HandlerRegistry handles handles_many include",
     "scheduling.info": "ScheduleInfo",
     "messages.schedule_specs": "Cron Every cron every",
     "serialization.protection": "PayloadCipher",

@@ -47,7 +47,7 @@ KINDS: dict[str, type[Note]] = {"plain": Note, "once": NoteOnce, "low": NoteLow,
 
 
 class Bench(EntityState, entity="bench"):
-    """What an entity is: two hundred bytes."""
+    """The state of an entity: two hundred bytes."""
 
     count: int = 0
     name: str = TEXT

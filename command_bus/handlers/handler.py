@@ -16,12 +16,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any, NamedTuple
 
 from command_bus.errors import RegistrationError
-from command_bus.handlers.signatures import HandlerSignature, innermost, qualified_name, read_signature
+from command_bus.handlers.signatures import HandlerSignature, innermost, qualified_name, read_batch_signature, read_signature
 from command_bus.messages.context import CommandContext
 from command_bus.messages.message import Message, MessageSpec
 from command_bus.messages.state import EntityState
@@ -43,6 +43,7 @@ class Handler:
         is_async: `invoke` returns an awaitable and runs on the event loop; otherwise it blocks and belongs into a thread.
         wants_context: `invoke` is to be given a `CommandContext`; otherwise None will do.
         state: The class of its entity's state, with which `invoke` is called as `state=`, or None.
+        batch: Says that `invoke` takes many commands, and their contexts; None: one.
         invoke: Runs the handler: `invoke(command, context)`.
         scope: Opened around one command if it is set, and gives the `invoke` to use for it. Only where `is_async` is false.
         origin: What was registered or included, to recognise the same thing again.
@@ -60,10 +61,23 @@ class Handler:
     origin: object = None
     callables: tuple[Callable[..., Any], ...] = ()
     state: type[EntityState] | None = None
+    batch: BatchSpec | None = None
 
     def same_as(self, other: Handler) -> bool:
         """Return whether both register the same code for the same message, so that including it twice changes nothing."""
         return self.message_type is other.message_type and self.origin == other.origin
+
+
+class BatchSpec(NamedTuple):
+    """The batches that a handler takes.
+
+    Attributes:
+        size: Commands of one call, at most.
+        wait: Seconds for which the first of them waits for others.
+    """
+
+    size: int
+    wait: float
 
 
 class ObjectSource(NamedTuple):
@@ -97,6 +111,28 @@ def function_handler(message_type: type[Message[Any]], function: Callable[..., A
     elif signature.runs == "thread":
         call = _in_thread(call, qualified_name(function))
     return _handler(message_type, function, signature, call, origin=function, callables=(function,))
+
+
+def batch_handler(message_type: type[Message[Any]], function: Callable[..., Any], spec: BatchSpec) -> Handler:
+    """Make the handler of a function that takes many commands.
+
+    Raises:
+        RegistrationError: It cannot take them, or the message cannot be handled so; see `read_batch_signature`.
+    """
+    signature = read_batch_signature(function, message_type)
+    if message_type.spec().durable or message_type.spec().delivery == "at_most_once":
+        what = "durable" if message_type.spec().durable else "at_most_once"
+        raise RegistrationError(
+            f"{qualified_name(function)} takes batches, but {message_type.__qualname__} is {what}: a call that fails is repeated with parts of "
+            "its commands"
+        )
+    call = _positional(function, signature)
+    if signature.runs == "either":
+        call = _awaiting(call)
+    elif signature.runs == "thread":
+        call = _in_thread(call, qualified_name(function))
+    made = _handler(message_type, function, signature, call, origin=function, callables=(function,))
+    return replace(made, batch=spec)
 
 
 def scoped_handler(message_type: type[Message[Any]], source: ObjectSource, attribute: str) -> Handler:

@@ -29,13 +29,15 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Sequence,
 )
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from types import MethodType, ModuleType
 from typing import Any, Generic, ParamSpec, TypeGuard, TypeVar, Unpack, cast, get_args, get_origin, overload
 
+from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings, RegistrationError
-from command_bus.handlers.handler import Handler, ObjectSource, function_handler, scoped_handler
+from command_bus.handlers.handler import BatchSpec, Handler, ObjectSource, batch_handler, function_handler, scoped_handler
 from command_bus.handlers.injection import is_provider, provided_type
 from command_bus.handlers.signatures import layers, qualified_name, return_type, unbound, unfilled
 from command_bus.messages.message import Message
@@ -43,6 +45,7 @@ from command_bus.messages.schedule_declarations import DeclaredSchedule, Schedul
 from command_bus.messages.schedule_specs import Cron, Every, SchedulePolicy
 
 _MARK = "__command_bus_handles__"
+_MOST_IN_BATCH = 10_000
 _ASYNC = (AsyncGenerator, AsyncIterator, AsyncIterable, Coroutine, Awaitable, AbstractAsyncContextManager)
 _WRAPPERS = (*_ASYNC, Generator, Iterator, Iterable, AbstractContextManager)
 
@@ -179,6 +182,38 @@ class Registration(Generic[R]):
         return function
 
 
+class BatchRegistration(Generic[R]):
+    """The decorator for handlers of many commands whose reply is `R`: `handles_many(Insert)` returns it."""
+
+    __slots__ = ("_message_type", "_registry", "_spec")
+
+    def __init__(self, registry: HandlerRegistry, message_type: type[Message[R]], spec: BatchSpec) -> None:
+        self._registry = registry
+        self._message_type = message_type
+        self._spec = spec
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, Sequence[R | Exception]]], /
+    ) -> Callable[P, Coroutine[Any, Any, Sequence[R | Exception]]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, None]], /) -> Callable[P, Coroutine[Any, Any, None]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Sequence[R | Exception] | None], /
+    ) -> Callable[P, Sequence[R | Exception] | None]: ...
+    def __call__(self, function: Any, /) -> Any:
+        """Register the function; it is returned as it is.
+
+        Raises:
+            RegistrationError: It cannot handle a batch of the message, another handler does, or it is a method.
+        """
+        if in_class_body(function):
+            raise RegistrationError(f"{qualified_name(function)} is a method: handles_many takes functions, and bound methods")
+        self._registry.add(batch_handler(self._message_type, function, self._spec))
+        return function
+
+
 class HandlerRegistry:
     """The handlers of a program or of a part of it, one per message type."""
 
@@ -197,6 +232,28 @@ class HandlerRegistry:
         """
         self._admit(message_type)
         return Registration(self, message_type)
+
+    def handles_many(self, message_type: type[Message[R]], /, *, size: int = 500, wait: float = 0.01) -> BatchRegistration[R]:
+        """Return the decorator that registers a function as the handler of many commands of a class, of as many entities.
+
+        It gets a sequence of commands, and a sequence of their contexts if it has a parameter for them, and returns an outcome for each in
+        their order: a reply, or an exception such as `Reject`. None stands for a reply None of each. If it raises, it is called again with
+        the halves: so make its work one transaction.
+
+        Args:
+            message_type: A class of commands that are neither durable nor at_most_once.
+            size: Commands of one call, at most, 2 to 10,000.
+            wait: Seconds for which the first of them waits for others.
+
+        Raises:
+            RegistrationError: Not a message class, or its wire name belongs to another class; a size or a wait is not what it may be.
+        """
+        self._admit(message_type)
+        fault = duration_fault(wait)
+        if type(size) is not int or not 2 <= size <= _MOST_IN_BATCH or fault is not None:
+            what = f"wait {fault}" if fault else f"size is a whole number from 2 to {_MOST_IN_BATCH:,}, not {size!r}"
+            raise RegistrationError(f"handles_many({message_type.__qualname__}): {what}")
+        return BatchRegistration(self, message_type, BatchSpec(size, wait))
 
     def add(self, handler: Handler) -> None:
         """Add a handler; the same one again changes nothing.
@@ -374,6 +431,9 @@ default_registry = HandlerRegistry()
 
 handles = default_registry.handles
 """Registers a function as the handler of a message in the default registry: `@handles(Deposit)`. See `HandlerRegistry.handles`."""
+
+handles_many = default_registry.handles_many
+"""Registers a function as the handler of many commands in the default registry. See `HandlerRegistry.handles_many`."""
 
 include = default_registry.include
 """Adds the handlers of an object, a class or a module to the default registry: `include(Customers)`. See `HandlerRegistry.include`."""

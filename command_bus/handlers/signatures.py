@@ -18,7 +18,7 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from types import MethodType, SimpleNamespace
 from typing import (
     Annotated,
@@ -171,6 +171,50 @@ def read_signature(function: Callable[..., Any], message_type: type[Message[Any]
         RegistrationError: It cannot be one: not a function, a generator, no command parameter or one of another type, a required
             parameter that is not filled, or a return annotation that is not the message's reply.
     """
+    name, body = _checked(function)
+    signature = _signature_of(function)
+    names = _names_of(function, message_type)
+    _check_command(name, list(signature.parameters.values()), names, message_type)
+    state, state_type = _find_state(name, list(signature.parameters.values()), names, message_type)
+    others = [each for each in signature.parameters.values() if each.name != state]
+    context, by_keyword = _find_context(name, others, names)
+    runs = _check_reply(function, body, _resolved(signature.return_annotation, names), message_type)
+    is_durable = context is not None and _is_durable(signature.parameters[context], names)
+    return HandlerSignature(runs, context, by_keyword or state is not None, is_durable, state, state_type)
+
+
+def read_batch_signature(function: Callable[..., Any], message_type: type[Message[Any]]) -> HandlerSignature:
+    """Read how the callable is called with many commands of this class.
+
+    Raises:
+        RegistrationError: As `read_signature`: its first parameter is a sequence of commands, and it returns an outcome for each, or None.
+    """
+    name, body = _checked(function)
+    signature, names = _signature_of(function), _names_of(function, message_type)
+    parameters, contexts = list(signature.parameters.values()), list[inspect.Parameter]()
+    first = parameters[0] if parameters and parameters[0].kind in _POSITIONAL else None
+    if first is None or not _is_sequence(_resolved(first.annotation, names), lambda each: accepts_message(each, message_type)):
+        raise RegistrationError(f"{name} takes no batch: {_as_batch(function, message_type)}")
+    for parameter in parameters[1:]:
+        annotation = unalias(_resolved(parameter.annotation, names))
+        is_named = annotation is not Any or parameter.name == "contexts"
+        if is_named and not contexts and _is_sequence(annotation, lambda each: unalias(each) in (CommandContext, Any)):
+            contexts.append(parameter)
+        elif parameter.kind not in _VARIADIC and parameter.default is inspect.Parameter.empty:
+            raise RegistrationError(
+                f"{name}: its parameter {parameter.name!r} is not filled: {_as_batch(function, message_type)}"
+            )
+    runs, returned = _runs(function, body, _resolved(signature.return_annotation, names))
+    reply = message_type.spec().reply
+    if returned is not type(None) and not _is_sequence(returned, lambda each: _is_outcome(each, reply)):
+        raise RegistrationError(
+            f"{name} returns {inspect.formatannotation(returned)}, not an outcome for each command: {_as_batch(function, message_type)}"
+        )
+    return HandlerSignature(runs, contexts[0].name if contexts else None, by_keyword=True)
+
+
+def _checked(function: Any) -> tuple[str, Any]:
+    """Return the name of a callable, and the function whose code runs first."""
     name = qualified_name(function)
     if inspect.isclass(function):
         raise RegistrationError(
@@ -181,15 +225,35 @@ def read_signature(function: Callable[..., Any], message_type: type[Message[Any]
     body = _body(function)
     if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
         raise RegistrationError(f"{name} is a generator: a handler returns its reply, it does not yield")
-    signature = _signature_of(function)
-    names = _names_of(function, message_type)
-    _check_command(name, list(signature.parameters.values()), names, message_type)
-    state, state_type = _find_state(name, list(signature.parameters.values()), names, message_type)
-    others = [each for each in signature.parameters.values() if each.name != state]
-    context, by_keyword = _find_context(name, others, names)
-    runs = _check_reply(function, body, _resolved(signature.return_annotation, names), message_type)
-    is_durable = context is not None and _is_durable(signature.parameters[context], names)
-    return HandlerSignature(runs, context, by_keyword or state is not None, is_durable, state, state_type)
+    return name, body
+
+
+def _as_batch(function: Any, message_type: type[Message[Any]]) -> str:
+    """Return how a function of many commands is written."""
+    message, reply = message_type.__name__, inspect.formatannotation(message_type.spec().reply)
+    return (
+        f"write async def {getattr(innermost(function), '__name__', 'handle')}(commands: Sequence[{message}]) -> Sequence[{reply} | Exception], "
+        "and contexts: Sequence[CommandContext] behind it if it needs them; it returns an outcome for each command, in their order"
+    )
+
+
+def _is_sequence(annotation: Any, is_item: Callable[[Any], bool]) -> bool:
+    """Return whether a type may be a sequence of such items; True if that cannot be told."""
+    annotation = unalias(annotation)
+    if _is_union(annotation):
+        return any(_is_sequence(each, is_item) for each in get_args(annotation))
+    origin, items = _origin_and_arguments(annotation)
+    if annotation is Any:
+        return True
+    return isinstance(origin, type) and issubclass(origin, Collection) and origin is not str and all(map(is_item, items[:1]))
+
+
+def _is_outcome(annotation: Any, reply: Any) -> bool:
+    """Return whether a value of a type may be the outcome of a command: its reply, or an exception."""
+    annotation = unalias(annotation)
+    if _is_union(annotation):
+        return all(_is_outcome(each, reply) for each in get_args(annotation))
+    return (isinstance(annotation, type) and issubclass(annotation, BaseException)) or fits(annotation, reply)
 
 
 def qualified_name(function: Any) -> str:
@@ -379,8 +443,8 @@ def _is_durable(parameter: inspect.Parameter, names: dict[str, Any]) -> bool:
     return DurableContext in (annotation, *get_args(annotation))
 
 
-def _check_reply(function: Any, body: Any, returned: Any, message_type: type[Message[Any]]) -> Runs:
-    """Check the return annotation against the reply; return whether the handler runs on the loop or in a thread."""
+def _runs(function: Any, body: Any, returned: Any) -> tuple[Runs, Any]:
+    """Return whether a handler runs on the loop or in a thread, and what it returns once that is awaited."""
     runs: Runs = "thread"
     if getattr(getattr(body, "__code__", None), "co_flags", 0) & inspect.CO_COROUTINE:
         runs = "loop"
@@ -390,6 +454,12 @@ def _check_reply(function: Any, body: Any, returned: Any, message_type: type[Mes
         origin = get_origin(returned) or returned
         if isinstance(origin, type) and issubclass(origin, Awaitable):
             runs, returned = "either", (get_args(returned) or (Any,))[-1]
+    return runs, returned
+
+
+def _check_reply(function: Any, body: Any, returned: Any, message_type: type[Message[Any]]) -> Runs:
+    """Check the return annotation against the reply; return whether the handler runs on the loop or in a thread."""
+    runs, returned = _runs(function, body, returned)
     reply = message_type.spec().reply
     if not fits(returned, reply):
         raise RegistrationError(

@@ -310,6 +310,7 @@ class Running:
         lending: That, once it has waited.
         ended: Whether the handler is over; what it started and did not wait for may still run.
         suspended: Whether this run of a durable handler is over, because its command waits.
+        gathers: Whether it waits for the other commands of its batch.
     """
 
     mailbox: str
@@ -325,6 +326,7 @@ class Running:
     lending: LentSlot | None = None
     ended: bool = False
     suspended: bool = False
+    gathers: bool = False
 
     def suspend(self) -> None:
         """Let it send nothing more: its command waits."""

@@ -79,7 +79,9 @@ def handling_policy(*levels: PolicyLevel) -> HandlingPolicy:
     return HandlingPolicy(delivery or "at_least_once", retry or _USUAL, timeout)
 
 
-def check_policies(spec: MessageSpec, mailbox: MailboxPolicy, delivery: Delivery, *, has_state: bool = False) -> None:
+def check_policies(
+    spec: MessageSpec, mailbox: MailboxPolicy, delivery: Delivery, *, has_state: bool = False, repeats: bool = False
+) -> None:
     """Check that a class, if it is durable or has a state, may be so under these policies.
 
     Raises:
@@ -91,6 +93,10 @@ def check_policies(spec: MessageSpec, mailbox: MailboxPolicy, delivery: Delivery
         raise RegistrationError(
             f"{spec.name!r} {what}, but entities of type {spec.entity!r} share {mailbox}: {why}. Give its class an entity type with a "
             "mailbox for each"
+        )
+    if repeats and delivery == "at_most_once":
+        raise RegistrationError(
+            f"{spec.name!r} is handled in batches: a call that fails is repeated, so it cannot be at_most_once"
         )
     if spec.durable and delivery == "at_most_once":
         raise RegistrationError(f"{spec.name!r} is durable: it is started again and again, so it cannot be at_most_once")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from command_bus.clock import wall_ms
 from command_bus.errors import Reject
+from command_bus.messages.context import Running, running_command
 from command_bus.messages.message import Message
 from command_bus.messages.snooze import leading
 from command_bus.middleware import Middleware, Sending
@@ -80,15 +81,15 @@ class Recorder(Middleware):
     sent: list[Sent] = field(default_factory=list[Sent])
     handled: list[Handled] = field(default_factory=list[Handled])
     serving: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None
-    _under_way: dict[int, tuple[asyncio.AbstractEventLoop, Handled]] = field(
-        default_factory=dict[int, tuple[asyncio.AbstractEventLoop, Handled]]
+    _under_way: dict[int, tuple[asyncio.AbstractEventLoop, Handled, Running | None]] = field(
+        default_factory=dict[int, tuple[asyncio.AbstractEventLoop, Handled, Running | None]]
     )
 
     @property
     def running(self) -> list[Handled]:
-        """Attempts that are running on this loop."""
-        here = asyncio.get_running_loop()
-        return [note for loop, note in list(self._under_way.values()) if loop is here]
+        """Attempts that are running on this loop, but for those that wait for the others of their batch."""
+        here, under_way = asyncio.get_running_loop(), list(self._under_way.values())
+        return [note for loop, note, running in under_way if loop is here and (running is None or not running.gathers)]
 
     async def call(self, outgoing: OutgoingMessage, proceed: Sending) -> Any:
         return await self.served(proceed(outgoing))
@@ -124,7 +125,7 @@ class Recorder(Middleware):
     async def attempt(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Handled:
         """Run a handler and return the record of its attempt, with what it returned or raised."""
         note = Handled(command, context)
-        self._under_way[id(note)] = asyncio.get_running_loop(), note
+        self._under_way[id(note)] = asyncio.get_running_loop(), note, running_command()
         try:
             note.value = await proceed()
         except BaseException as error:  # noqa: BLE001 - the caller raises it again

@@ -21,7 +21,7 @@ from command_bus.durable.compensation import is_compensating
 from command_bus.durable.handler_operations import HandlerOperations
 from command_bus.durable.names import CANCEL
 from command_bus.errors import BadState, CommandBusError, CommandCancelled, Reject
-from command_bus.messages.context import CommandContext, Running, current_command
+from command_bus.messages.context import CommandContext, Running, current_command, while_lent
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.snooze import Snooze
 from command_bus.middleware import Handling, around_handle
@@ -45,6 +45,7 @@ from command_bus.transport.steps import (
     Step,
     Suspend,
 )
+from command_bus.worker.batches import Batches
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.lending import Lending
@@ -107,6 +108,7 @@ class Executor:
         self._failures = FailureLog(self.worker)
         self._in_threads = ThreadRuns(self.threads, worker=self.worker, works=self.works)
         self._loop = asyncio.get_running_loop()
+        self._batches = Batches(self.threads, self.contexts)
 
     def begin(self, lease: Lease, started: Started, task: asyncio.Task[Any]) -> Begun:
         """Run what was delivered, in a context of its own and in the current task, as far as it gets without waiting."""
@@ -144,7 +146,7 @@ class Executor:
             return False
         if handler.wants_context or not handler.is_async or handler.spec.durable or run.policy.attempt_timeout is not None:
             return False
-        return not self._needs_context and run.envelope.name not in self._callers
+        return not self._needs_context and handler.batch is None and run.envelope.name not in self._callers
 
     async def _verified(self, lease: Lease, started: Started, task: asyncio.Task[Any]) -> Step | None:
         unknown = await self._policy_unknown(lease, started)
@@ -316,7 +318,7 @@ class Executor:
         context = self._context(run) if run.handler.wants_context or self._needs_context or run.durable is not None else None
         running, begun = run.begun or (self._running(lease, run), None)
         current_command.set(running)
-        if run.policy.attempt_timeout is not None and run.handler.is_async:
+        if run.policy.attempt_timeout is not None and run.handler.is_async and run.handler.batch is None:
             lease.renew_until = mono() + run.policy.attempt_timeout + self.grace
         lease.in_thread = not run.handler.is_async
         lease.cancel = partial(_interrupt, run, context, task)
@@ -357,6 +359,8 @@ class Executor:
 
     async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
         handler = run.handler
+        if handler.batch is not None:
+            return await while_lent(self._batches.add(run, context))
         timeout = run.policy.attempt_timeout
         if not handler.is_async:
             if handler.scope is None:

@@ -184,7 +184,9 @@ class Worker:
         for handler in self.registry:
             check_upcasters(handler.message_type)
             mailbox, delivery = settings.entity(handler.spec.entity).mailbox, settings.handling(handler.spec).delivery
-            check_policies(handler.spec, mailbox, delivery, has_state=handler.state is not None)
+            check_policies(
+                handler.spec, mailbox, delivery, has_state=handler.state is not None, repeats=handler.batch is not None
+            )
             if handler.state is not None:
                 check_upcasters(handler.state)
                 codec_for(handler.state).prepare()

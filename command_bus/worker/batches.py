@@ -1,0 +1,267 @@
+"""`Batches`: gathers commands of several entities for a handler that takes many, and finds the ones that make its call fail.
+
+Each command is started as any other: with a lease, a fence and an attempt of its own. Then it waits here until there are enough of its class, or
+the first has waited long enough, and lends its slot meanwhile. Each is settled by its own outcome.
+
+A call that raises is repeated with its halves, the left one first, until the commands that fail alone are found. If nothing has succeeded down to
+the first command, and the rest fails together, too, the cause is common, a database that is down say: then all have failed once, by log2(n) + 2
+calls. Commands on their last attempt are called alone first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from command_bus.handlers.handler import Handler
+from command_bus.messages.context import CommandContext, Running, running_command
+from command_bus.messages.snooze import GiveUp
+from command_bus.serialization.envelope import AT_MOST_ONCE
+from command_bus.transport.steps import Cause
+from command_bus.worker.runnable import CommandContexts, Runnable
+from command_bus.worker.threads import HandlerThreads, ThreadJob, ThreadRunsError, timed_out
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The outcome of a command whose call failed."""
+
+    error: BaseException
+
+
+class WrongOutcomes(GiveUp):
+    """The error of a call that returned something else than an outcome for each command: it may have done its work, so none is called again."""
+
+
+class Halving(Generic[M]):
+    """The search for the members that make a call fail.
+
+    Args:
+        members: To be called with, at least one.
+        call: Returns an outcome for each member, or raises.
+        is_last: Returns whether a member may not fail once more, so that it is called alone before it has failed.
+    """
+
+    def __init__(
+        self, members: Sequence[M], call: Callable[[Sequence[M]], Awaitable[Sequence[Any]]], is_last: Callable[[M], bool]
+    ) -> None:
+        self._members = members
+        self._call = call
+        self._is_last = is_last
+        self._found: dict[int, Any] = {}
+
+    async def outcomes(self) -> list[Any]:
+        """Return the outcome of each member, `Failed` of those that make a call fail."""
+        await self._part(0, len(self._members))
+        return [self._found[at] for at in range(len(self._members))]
+
+    async def _error(self, low: int, high: int) -> Exception | None:
+        """Call with a part; return what it raised."""
+        try:
+            values = await self._call(self._members[low:high])
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+            if isinstance(error, WrongOutcomes) or high - low == 1:
+                self._found.update((at, Failed(error)) for at in range(low, high))
+            return error
+        self._found.update(enumerate(values, low))
+        return None
+
+    async def _part(self, low: int, high: int) -> None:
+        error = await self._error(low, high)
+        if error is None or isinstance(error, WrongOutcomes):
+            return
+        if high - low > 1:
+            middle = (low + high) // 2
+            await self._part(low, middle)
+            if middle not in self._found:
+                await self._part(middle, high)
+        elif low == 0 and len(self._found) == 1 < len(self._members):
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Call with all but the first, which has failed alone, and in each call before."""
+        error = await self._error(1, len(self._members))
+        if error is None:
+            return
+        for at in range(1, len(self._members)):
+            if at not in self._found and not (self._is_last(self._members[at]) and await self._error(at, at + 1) is None):
+                self._found.setdefault(at, Failed(error))
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A command that waits for its batch, or is in it.
+
+    Attributes:
+        run: The command.
+        context: Its context, if the handler wants it.
+        running: As a running command.
+        done: Its outcome.
+        batch: Those that are called together; None before the call.
+        call: The task that calls.
+        is_gone: Whether its outcome is wanted no more.
+    """
+
+    run: Runnable
+    context: CommandContext | None
+    running: Running | None
+    done: asyncio.Future[Any]
+    batch: list[_Member] | None = None
+    call: asyncio.Task[None] | None = None
+    is_gone: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether one more failure is its last."""
+        return self.run.started.attempt >= self.run.policy.retry.attempts
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    """The commands that wait for the next batch of a handler."""
+
+    members: list[_Member] = field(default_factory=list["_Member"])
+    timer: asyncio.TimerHandle | None = None
+
+
+class Batches:
+    """The batches of one worker.
+
+    Args:
+        threads: The place where plain functions run.
+        contexts: Makes the context of each call.
+    """
+
+    def __init__(self, threads: HandlerThreads, contexts: CommandContexts) -> None:
+        self._threads = threads
+        self._contexts = contexts
+        self._queues: dict[Handler, _Queue] = {}
+        self._loop = asyncio.get_running_loop()
+
+    async def add(self, run: Runnable, context: CommandContext | None) -> Any:
+        """Wait for the batch that has this command, and return its reply or raise its error.
+
+        A cancellation before the call takes it out. During the call it waits for its end; it is cancelled once no other command waits for it.
+        """
+        member = _Member(run, context, running_command(), self._loop.create_future())
+        self._put(member)
+        is_cancelled = False
+        while not member.done.done():
+            try:
+                await asyncio.wait({member.done})
+            except asyncio.CancelledError:
+                self._leave(member)
+                is_cancelled = True
+        if is_cancelled:
+            raise asyncio.CancelledError
+        outcome = member.done.result()
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _put(self, member: _Member) -> None:
+        handler = member.run.handler
+        batch = handler.batch
+        if batch is None or member.run.envelope.flags & AT_MOST_ONCE:  # its call must not be repeated with another's
+            self._begin(handler, [member])
+            return
+        queue = self._queues.setdefault(handler, _Queue())
+        queue.members.append(member)
+        if member.running is not None:
+            member.running.gathers = True
+        if len(queue.members) >= batch.size:
+            self._begin_all(handler)
+        elif queue.timer is None:
+            queue.timer = self._loop.call_later(batch.wait, self._begin_all, handler)
+
+    def _leave(self, member: _Member) -> None:
+        """Take a member out whose task was cancelled.
+
+        Raises:
+            CancelledError: Its call has not begun.
+            ThreadRunsError: A thread runs its call, which nothing can stop.
+        """
+        run = member.run
+        member.is_gone = True
+        if member.batch is None or member.call is None:
+            self._queues[run.handler].members.remove(member)
+            raise asyncio.CancelledError
+        cause = None if run.interrupted is None else run.interrupted.cause
+        if cause is Cause.ABANDONED or (not run.handler.is_async and cause in (None, Cause.STOPPING)):
+            raise ThreadRunsError if not run.handler.is_async else asyncio.CancelledError
+        if all(each.is_gone for each in member.batch):
+            member.call.cancel()
+
+    def _begin_all(self, handler: Handler) -> None:
+        queue = self._queues.pop(handler)
+        if queue.timer is not None:
+            queue.timer.cancel()
+        if queue.members:
+            self._begin(handler, queue.members)
+
+    def _begin(self, handler: Handler, members: list[_Member]) -> None:
+        name = f"command_bus.batch {handler.spec.name}"
+        call = self._loop.create_task(self._call_all(handler, members), name=name, context=self._contexts.new())
+        for each in members:
+            each.batch, each.call = members, call
+            if each.running is not None:
+                each.running.gathers = False
+
+    async def _call_all(self, handler: Handler, members: list[_Member]) -> None:
+        outcomes: list[Any] = []
+        try:
+            outcomes = await Halving(members, partial(self._call, handler), lambda each: each.is_last).outcomes()
+        finally:
+            for at, each in enumerate(members):
+                if not each.done.done():
+                    each.done.set_result(outcomes[at] if outcomes else Failed(asyncio.CancelledError()))
+
+    async def _call(self, handler: Handler, members: Sequence[_Member]) -> Sequence[Any]:
+        """Call the handler with those commands whose outcome is still wanted."""
+        wanted = [each for each in members if not each.is_gone and each.run.may_start]
+        outcomes: dict[_Member, Any] = {}
+        if wanted:
+            values = await self._invoke(handler, wanted)
+            outcomes = dict(zip(wanted, _checked(handler, values, len(wanted)), strict=True))
+        return [outcomes.get(each) for each in members]
+
+    async def _invoke(self, handler: Handler, members: Sequence[_Member]) -> Any:
+        first = members[0].run
+        commands = [each.run.message for each in members]
+        contexts = [each.context for each in members] if handler.wants_context else None
+        if not handler.is_async:
+            job = ThreadJob(lambda: handler.invoke(commands, contexts), lambda: any(each.run.may_start for each in members))
+            self._threads.submit(job)
+            value, error = await job.done
+            if error is not None:
+                raise error
+            return value
+        scope = asyncio.timeout(first.policy.attempt_timeout)
+        try:
+            async with scope:
+                return await handler.invoke(commands, contexts)
+        except TimeoutError as error:
+            raise (timed_out(first) if scope.expired() else error) from error
+
+
+def _checked(handler: Handler, values: Any, count: int) -> Sequence[Any]:
+    """Return the outcomes of a call.
+
+    Raises:
+        WrongOutcomes: They are not one for each command.
+    """
+    if values is None:
+        return [None] * count
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes) or len(values) != count:
+        found = f"{len(values)}" if isinstance(values, Sequence) else f"a {type(values).__name__}"
+        raise WrongOutcomes(
+            f"{handler.name} was called with {count} commands, and returned {found}: an outcome for each, or None"
+        )
+    return values

@@ -1,0 +1,293 @@
+"""Handlers of many commands: who is called together, whose failure it is, and that each command ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from command_bus import (
+    Command,
+    CommandBus,
+    CommandContext,
+    CommandFailed,
+    CommandRejected,
+    EntityId,
+    EntityPolicy,
+    HandlerRegistry,
+    RegistrationError,
+    Reject,
+    RetryPolicy,
+    Snooze,
+)
+from tests.conformance.conftest import Sandbox
+
+pytestmark = pytest.mark.server
+ONCE = RetryPolicy(attempts=1)
+
+
+class Insert(Command[int], entity="row", retry=RetryPolicy(attempts=3, delay=0.01)):
+    row: EntityId
+    n: int
+
+
+class Calls:
+    """The calls of a handler, each with its numbers; those of `bad` make theirs fail."""
+
+    def __init__(self) -> None:
+        self.made: list[list[int]] = []
+        self.done: list[int] = []
+        self.bad: set[int] = set()
+        self.down = 0
+
+    async def handle(self, commands: Sequence[Insert]) -> Sequence[int]:
+        numbers = [each.n for each in commands]
+        self.made.append(numbers)
+        await asyncio.sleep(0)
+        if self.down:
+            self.down -= 1
+            raise ConnectionError("down")
+        if self.bad.intersection(numbers):
+            raise ValueError("poisoned")
+        self.done += numbers
+        return [10 * number for number in numbers]
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+def registry_of(function: Callable[..., Any], **options: Any) -> HandlerRegistry:
+    registry = HandlerRegistry()
+    registry.handles_many(Insert, **{"size": 8, "wait": 0.05, **options})(function)
+    return registry
+
+
+async def send(bus: CommandBus, *numbers: int) -> list[Any]:
+    calls = [bus.call(Insert(row=f"r{number}", n=number), timeout=20) for number in numbers]
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_commands_of_several_entities_are_one_call_and_end_each(sandbox: Sandbox, calls: Calls) -> None:
+    async with sandbox.bus(registry=registry_of(calls.handle)) as bus, bus.worker(concurrency=4):
+        assert await send(bus, *range(20)) == [10 * number for number in range(20)]
+        assert await send(bus, 99) == [990], "alone after its wait"
+    assert sorted(calls.done) == [*range(20), 99]
+    assert max(map(len, calls.made)) == 8, "more than there are slots: who waits lends its own"
+
+
+async def test_one_entity_keeps_its_order_with_one_command_a_call(sandbox: Sandbox, calls: Calls) -> None:
+    async with sandbox.bus(registry=registry_of(calls.handle, wait=0.001)) as bus, bus.worker(concurrency=4):
+        await bus.dispatch_batch(Insert(row=f"r{number % 3}", n=number) for number in range(30))
+        await bus.wait_idle(20)
+    for row in range(3):
+        assert [number for number in calls.done if number % 3 == row] == list(range(row, 30, 3))
+    assert all(len({number % 3 for number in made}) == len(made) for made in calls.made)
+
+
+@pytest.mark.parametrize("bad", [{0}, {5}, {7}, {0, 7}, {2, 3}])
+async def test_the_poisoned_ones_are_found_and_the_others_end_well(sandbox: Sandbox, calls: Calls, bad: set[int]) -> None:
+    calls.bad = bad
+    async with sandbox.bus(registry=registry_of(calls.handle)) as bus, bus.worker():
+        replies = await send(bus, *range(8))
+        letters = {letter.payload["n"] async for letter in bus.dead_letters.list() if letter.payload}
+    assert letters == bad
+    for number, reply in enumerate(replies):
+        if number in bad:
+            assert isinstance(reply, CommandFailed)
+            assert "poisoned" in str(reply)
+        else:
+            assert reply == 10 * number
+    assert sorted(calls.done) == sorted(set(range(8)) - bad), "each effect once"
+
+
+async def test_a_common_cause_costs_few_calls_and_each_one_attempt(sandbox: Sandbox, calls: Calls) -> None:
+    calls.down = 5  # 8, 4, 2, 1, and the 7 others
+    async with sandbox.bus(registry=registry_of(calls.handle)) as bus, bus.worker():
+        assert await send(bus, *range(8)) == [10 * number for number in range(8)]
+        stats = await bus.stats()
+    assert [len(each) for each in calls.made[:5]] == [8, 4, 2, 1, 7]
+    assert stats.retried == 8
+    assert stats.dead_letters == 0
+
+
+async def test_on_the_last_attempt_no_innocent_fails_with_others(sandbox: Sandbox) -> None:
+    class Last(Command[int], entity="row", retry=ONCE):
+        row: EntityId
+        n: int
+
+    registry, alone = HandlerRegistry(), list[int]()
+
+    @registry.handles_many(Last, size=4, wait=0.2)
+    async def last(commands: Sequence[Last]) -> Sequence[int]:
+        if len(commands) == 1:
+            alone.append(commands[0].n)
+        if len(commands) > 1 or commands[0].n in (0, 2):
+            raise ValueError("together")
+        return [each.n for each in commands]
+
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
+        found = await asyncio.gather(*(bus.call(Last(row=str(n), n=n)) for n in range(4)), return_exceptions=True)
+    assert [found[1], found[3]] == [1, 3]
+    assert isinstance(found[0], CommandFailed)
+    assert isinstance(found[2], CommandFailed)
+    assert sorted(alone) == [0, 1, 2, 3]
+
+
+async def test_outcomes_are_replies_refusals_and_errors(sandbox: Sandbox) -> None:
+    registry, seen = HandlerRegistry(), list[tuple[str | None, int]]()
+
+    @registry.handles_many(Insert, size=4, wait=0.1)
+    async def insert(commands: Sequence[Insert], contexts: Sequence[CommandContext]) -> Sequence[int | Exception]:
+        seen.extend((each.entity, each.attempt) for each in contexts)
+        ends: dict[int, Any] = {0: 5, 1: Reject("no"), 2: ValueError("broken"), 3: Snooze(0.05)}
+        return [
+            ends[each.n] if context.attempt == 1 and len(seen) <= 4 else each.n
+            for each, context in zip(commands, contexts, strict=True)
+        ]
+
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
+        replies = await send(bus, 0, 1, 2, 3)
+    assert replies[0] == 5
+    assert isinstance(replies[1], CommandRejected)
+    assert replies[2:] == [2, 3]
+    assert sorted(seen[:4]) == [(f"row:r{number}", 1) for number in range(4)]
+    assert ("row:r2", 2) in seen
+    assert ("row:r3", 1) in seen[4:], "a snooze is no attempt"
+
+
+@pytest.mark.parametrize("answer", [[1], [1, 2, 3], "ab", 7])
+async def test_wrong_outcomes_fail_all_and_nothing_is_called_again(sandbox: Sandbox, answer: Any) -> None:
+    made: list[int] = []
+
+    async def wrong(commands: Sequence[Insert]) -> Any:
+        made.append(len(commands))
+        return answer
+
+    async with sandbox.bus(registry=registry_of(wrong, size=2, wait=5.0)) as bus, bus.worker():
+        for reply in await send(bus, 0, 1):
+            assert isinstance(reply, CommandFailed)
+            assert "an outcome for each" in str(reply)
+    assert made == [2]
+
+
+async def test_none_is_a_reply_of_each(sandbox: Sandbox) -> None:
+    class Note(Command[None], entity="row"):
+        row: EntityId
+
+    registry = HandlerRegistry()
+
+    @registry.handles_many(Note, size=3, wait=0.05)
+    async def note(commands: Sequence[Note]) -> None: ...
+
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
+        assert await asyncio.gather(*(bus.call(Note(row=str(n))) for n in range(3))) == [None] * 3
+
+
+async def test_a_plain_function_runs_in_a_thread(sandbox: Sandbox) -> None:
+    threads: set[int] = set()
+
+    def plain(commands: Sequence[Insert]) -> list[int]:
+        threads.add(threading.get_ident())
+        return [each.n for each in commands]
+
+    async with sandbox.bus(registry=registry_of(plain)) as bus, bus.worker():
+        assert await send(bus, *range(8)) == list(range(8))
+    assert threading.get_ident() not in threads
+
+
+async def test_a_cancelled_one_leaves_the_others_alone(sandbox: Sandbox) -> None:
+    begun, go, cancelled = asyncio.Event(), asyncio.Event(), list[str | None]()
+
+    async def waiting(commands: Sequence[Insert], contexts: Sequence[CommandContext]) -> Sequence[int]:
+        begun.set()
+        await go.wait()
+        cancelled.extend(each.cancel_reason for each in contexts)
+        return [each.n for each in commands]
+
+    async with sandbox.bus(registry=registry_of(waiting, size=3)) as bus, bus.worker():
+        replies = asyncio.ensure_future(send(bus, 0, 1, 2))
+        await begun.wait()
+        abort = asyncio.ensure_future(bus.cancel((await bus.entity("row", "r1").show()).head.command_id, running=True, wait=5))  # type: ignore[union-attr]
+        await asyncio.sleep(1.5)
+        go.set()
+        assert await abort
+        found = await replies
+    assert [found[0], found[2]] == [0, 2]
+    assert isinstance(found[1], Exception)
+    assert sum(each is not None for each in cancelled) == 1
+
+
+async def test_a_worker_that_stops_gives_back_what_waits(sandbox: Sandbox, calls: Calls) -> None:
+    async with sandbox.bus(registry=registry_of(calls.handle, size=100, wait=60.0), grace=0.2) as bus:
+        async with bus.worker():
+            await bus.dispatch_batch(Insert(row=f"r{n}", n=n) for n in range(10))
+            while (await bus.stats()).in_flight < 10:
+                await asyncio.sleep(0.02)
+        assert (await bus.stats()).depth == 10
+        assert calls.made == []
+    async with sandbox.bus(registry=registry_of(calls.handle)) as bus, bus.worker():
+        await bus.wait_idle(10)
+    assert sorted(calls.done) == list(range(10))
+
+
+async def test_a_call_over_its_time_is_halved(sandbox: Sandbox) -> None:
+    class Slow(Command[int], entity="row", attempt_timeout=0.3, retry=ONCE):
+        row: EntityId
+        n: int
+
+    registry = HandlerRegistry()
+
+    @registry.handles_many(Slow, size=4, wait=0.2)
+    async def slow(commands: Sequence[Slow]) -> Sequence[int]:
+        if any(each.n == 3 for each in commands):
+            await asyncio.sleep(60)
+        return [each.n for each in commands]
+
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
+        found = await asyncio.gather(*(bus.call(Slow(row=str(n), n=n), timeout=15) for n in range(4)), return_exceptions=True)
+    assert found[:3] == [0, 1, 2]
+    assert "attempt_timeout" in str(found[3])
+
+
+def test_what_is_no_batch_handler() -> None:
+    class Durable(Command[None], entity="row", durable=True):
+        row: EntityId
+
+    class Once(Command[None], entity="row", delivery="at_most_once"):
+        row: EntityId
+
+    registry = HandlerRegistry()
+
+    async def one(command: Insert) -> int: ...  # type: ignore[empty-body]
+    async def texts(commands: Sequence[str]) -> Sequence[int]: ...  # type: ignore[empty-body]
+    async def reply(commands: Sequence[Insert]) -> int: ...  # type: ignore[empty-body]
+    async def extra(commands: Sequence[Insert], session: Any) -> Sequence[int]: ...  # type: ignore[empty-body]
+    async def strange(commands: Sequence[Insert]) -> Sequence[str]: ...  # type: ignore[empty-body]
+    async def none() -> None: ...
+    async def many(commands: Any) -> None: ...
+
+    for function in (one, texts, reply, extra, strange, none):
+        with pytest.raises(RegistrationError, match=r"write async def .*Sequence\[Insert\]"):
+            registry.handles_many(Insert)(function)  # type: ignore[type-var, arg-type, call-overload]
+    for options in ({"size": 1}, {"size": 10_001}, {"size": 2.5}, {"wait": -1}, {"wait": "soon"}):
+        with pytest.raises(RegistrationError, match=r"size is|wait is"):
+            registry.handles_many(Insert, **options)  # type: ignore[arg-type]
+    with pytest.raises(RegistrationError, match="is durable"):
+        registry.handles_many(Durable)(many)
+    with pytest.raises(RegistrationError, match="is at_most_once"):
+        registry.handles_many(Once)(many)
+    registry.handles_many(Insert)(many)
+    with pytest.raises(RegistrationError, match="handled by"):
+        registry.handles(Insert)(one)
+
+
+async def test_a_policy_of_at_most_once_has_no_batches(sandbox: Sandbox, calls: Calls) -> None:
+    policies = {"row": EntityPolicy(delivery="at_most_once")}
+    async with sandbox.bus(registry=registry_of(calls.handle), entities=policies) as bus:
+        with pytest.raises(RegistrationError, match="cannot be at_most_once"):
+            await bus.worker().start()
