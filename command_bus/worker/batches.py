@@ -191,8 +191,7 @@ class Batches:
         run = member.run
         member.is_gone = True
         if member.batch is None or member.call is None:
-            self._queues[run.handler].members.remove(member)
-            raise asyncio.CancelledError
+            raise asyncio.CancelledError  # it is left out
         cause = None if run.interrupted is None else run.interrupted.cause
         if cause is Cause.ABANDONED or (not run.handler.is_async and cause in (None, Cause.STOPPING)):
             raise ThreadRunsError if not run.handler.is_async else asyncio.CancelledError

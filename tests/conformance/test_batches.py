@@ -222,6 +222,16 @@ async def test_a_cancelled_one_leaves_the_others_alone(sandbox: Sandbox) -> None
     assert sum(each is not None for each in cancelled) == 1
 
 
+async def test_one_that_is_cancelled_while_it_waits_is_not_called(sandbox: Sandbox, calls: Calls) -> None:
+    async with sandbox.bus(registry=registry_of(calls.handle, size=3, wait=60.0)) as bus, bus.worker():
+        first = await bus.dispatch(Insert(row="a", n=0), command_id="first")
+        while (await bus.stats()).in_flight < 1:
+            await asyncio.sleep(0.02)
+        assert await bus.cancel(first.command_id, running=True, wait=10)
+        assert await send(bus, 1, 2) == [10, 20], "its place in the batch is left empty"
+    assert calls.made == [[1, 2]]
+
+
 async def test_a_worker_that_stops_gives_back_what_waits(sandbox: Sandbox, calls: Calls) -> None:
     async with sandbox.bus(registry=registry_of(calls.handle, size=100, wait=60.0), grace=0.2) as bus:
         async with bus.worker():

@@ -50,7 +50,7 @@ def registry() -> HandlerRegistry:
 @pytest.mark.parametrize("step", ["claimed", "executed", "settled"])
 async def test_a_crash_changes_a_state_once(registry: HandlerRegistry, step: str) -> None:
     async with TestBus(registry) as bus:
-        bus.crash_after(step, Deposit)  # type: ignore[arg-type]
+        bus.crash_after(step, Deposit)
         for amount in (5, 7, 1):
             await bus.dispatch(Deposit(account="a-17", amount=amount))
         await bus.run_until_idle()

@@ -14,6 +14,7 @@ from tests.mutants.ordering import ORDERING
 from tests.mutants.recovery import RECOVERY
 from tests.mutants.settlement import SETTLEMENT
 from tests.mutants.short_way import SHORT_WAY
+from tests.mutants.states import STATES
 
 MUTANTS = (
     *ORDERING,
@@ -25,4 +26,5 @@ MUTANTS = (
     *LIMITS,
     *OPERATING,
     *SHORT_WAY,
+    *STATES,
 )
