@@ -18,7 +18,7 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.policies import PRIORITIES, Priority
 
 OnInvalid = Literal["quarantine", "raise", "drop"]
-View = Literal["outcomes", "deadLetters", "rejects", "entities", "dispatches"]
+View = Literal["outcomes", "deadLetters", "rejects", "entities", "dispatches", "states"]
 
 _DURATION = re.compile(
     r"\s*(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)\s*", re.IGNORECASE
@@ -294,8 +294,9 @@ class ReadOptions:
     Attributes:
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`.
         namespace: Prefix of all keys.
-        view: `outcomes`, `deadLetters`, `rejects`, `entities` or `dispatches`.
+        view: `outcomes`, `deadLetters`, `rejects`, `entities`, `dispatches` or `states`.
         dispatch_id: The dispatch to read; None reads all that are remembered.
+        entity_type: For states: those of one type; None: all.
         partitions: The least number of tasks that read, if there is enough to read.
         page: Entries per request.
         max_offsets: For streams: the most outcomes per micro-batch.
@@ -311,6 +312,7 @@ class ReadOptions:
     namespace: str | None = _option("namespace")
     view: View = _option("view", _choice(*get_args(View)), "outcomes")  # noqa: RUF009 - it makes a field
     dispatch_id: str | None = _option("dispatchId", views=("outcomes", "deadLetters", "rejects", "dispatches"))
+    entity_type: str | None = _option("entityType", views=("states",))
     partitions: int | None = _option("minPartitions", _count())
     page: int = _option("pageSize", _count(), 2_000)
     max_offsets: int | None = _option("maxOffsetsPerTrigger", _count(), views=("outcomes",))

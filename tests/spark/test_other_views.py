@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
+from command_bus import EntityState
 from command_bus.spark import PartitionDispatcher
 from command_bus.spark.writing import partition as dispatching
 from tests.spark.outcomes import (
@@ -40,6 +41,32 @@ def stopped(namespace: Namespace, *entities: tuple[str, str]) -> Iterator[None]:
     asyncio.run(change("pause"))
     yield
     asyncio.run(change("resume"))
+
+
+class Wallet(EntityState, entity="wallet"):
+    cents: int = 0
+
+
+class Purse(EntityState, entity="purse"):
+    cents: int = 0
+
+
+def test_states(spark: SparkSession, four_shards: Namespace) -> None:
+    async def put() -> None:
+        async with four_shards.bus() as bus:
+            for number in range(20):
+                await bus.states.put(f"w{number}", Wallet(cents=number))
+            await bus.states.put("p/ü", Purse(cents=7))
+
+    asyncio.run(put())
+    rows = {(row["entity_type"], row["entity"]): row for row in read(spark, four_shards, "states").collect()}
+    assert {name: json.loads(row["state"])["cents"] for name, row in rows.items()} == {
+        **{("wallet", f"w{number}"): number for number in range(20)},
+        ("purse", "p/ü"): 7,
+    }
+    row = rows["purse", "p/ü"]
+    assert (row["version"], row["revision"] > 0, row["bytes"] > 10, row["changed_at"] is not None) == (1, True, True, True)
+    assert read(spark, four_shards, "states", entityType="purse").count() == 1
 
 
 @pytest.mark.slow

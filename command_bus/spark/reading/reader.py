@@ -32,7 +32,7 @@ from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.options import ReadOptions, instant_ms
 from command_bus.spark.reading.spans import Span, id_before
 from command_bus.spark.reading.tasks import OutcomePartition, ReadPlan
-from command_bus.spark.reading.views import Row, batch_of, dead_letter_row, dispatch_row, entity_row, reject_row
+from command_bus.spark.reading.views import Row, batch_of, dead_letter_row, dispatch_row, entity_row, reject_row, state_row
 from command_bus.spark.target import TargetConnection
 
 _log = logging.getLogger("command_bus.spark")
@@ -92,7 +92,7 @@ class BatchReader(DataSourceReader):
                     return self._plan.tasks(self._spans())
                 case "deadLetters":
                     return list(self._dead_letter_partitions())
-                case "entities":
+                case "entities" | "states":
                     return [LivePartition(shard) for shard in range(self._plan.connection.transport.shards)]
                 case _:
                     return [LivePartition(names=tuple(self._plan.names()))]
@@ -140,6 +140,11 @@ class BatchReader(DataSourceReader):
             case "entities":
                 for [page] in connection.chunks(connection.transport.operator.entities.pages(part.shard)):
                     yield [entity_row(entity, part.shard) for entity in page]
+            case "states":
+                for [page] in connection.chunks(
+                    connection.transport.operator.states.pages(self._plan.options.entity_type, part.shard)
+                ):
+                    yield [state_row(mailbox, data, part.shard) for mailbox, data in states.items()]
             case "deadLetters":
                 yield from self._dead_letters(connection, part)
             case "rejects":

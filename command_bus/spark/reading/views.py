@@ -7,6 +7,7 @@
 | `rejects` | row of a dispatch that is no command |
 | `entities` | entity that has work, or is paused |
 | `dispatches` | dispatch that is remembered |
+| `states` | entity that has a state |
 
 Columns are declared once, as names and kinds; Spark's schema and Arrow's are both made from these. Times are UTC.
 """
@@ -22,12 +23,15 @@ import pyarrow.compute
 from pydantic_core import to_json
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from command_bus.errors import BadState
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import ENCRYPTED, KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.json_forms import json_form, read_json
 from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.odd_values import pass_over
+from command_bus.serialization.states import StateCodec
+from command_bus.settings import BusSettings
 from command_bus.spark.options import View
 from command_bus.transport.mailboxes import mailbox_parts
 from command_bus.transport.ports.bulk import DispatchFacts, OutcomeStream
@@ -61,6 +65,10 @@ _COLUMNS: dict[View, dict[str, Kind]] = {
         "duplicates": "long", "folded": "long", "replaced": "long", "rejected": "long", "outcomes": "long", "trimmed": "long", "pending": "long",
         "outcomes_until": "time", "remembered_until": "time", "what": "text", "summary": "text",
     },
+    "states": {
+        "entity_type": "text", "entity": "text", "state": "text", "changed_at": "time", "revision": "long", "version": "int", "bytes": "long",
+        "shard": "int",
+    },
 }  # fmt: skip
 
 _SPARK: dict[Kind, DataType] = {
@@ -74,6 +82,7 @@ MICROS = pa.timestamp("us", tz="UTC")
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999."""
 _ARROW: dict[Kind, Any] = {"text": pa.string(), "int": pa.int32(), "long": pa.int64(), "flag": pa.bool_(), "time": MICROS}
+_STATES = StateCodec(BusSettings(), None)
 LIMITS = PayloadLimits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)  # all that was accepted is shown
 
 
@@ -164,6 +173,17 @@ def entity_row(entity: StoredEntity, shard: int) -> Row:
     """Return a row of `entities`. The entity is NULL for a lane, and for an id so long that the mailbox only has its digest."""
     kind, name = mailbox_parts(entity.mailbox)
     return (kind, name, entity.mailbox, entity.state, entity.depth, entity.oldest_ms, entity.attempt, shard)
+
+
+def state_row(mailbox: str, data: bytes, shard: int) -> Row:
+    """Return a row of `states`. The state is NULL if it is encrypted, or not what a bus has stored."""
+    kind, name = mailbox_parts(mailbox)
+    try:
+        stored = _STATES.read(mailbox, data)
+    except BadState as error:
+        pass_over("states", mailbox, error)
+        return (kind, name, None, None, None, None, len(data), shard)
+    return (kind, name, packed_json(stored.payload), stored.changed_ms, stored.fence, stored.version, len(data), shard)
 
 
 def dispatch_row(facts: DispatchFacts, streams: Sequence[OutcomeStream | None], now_ms: int) -> Row:

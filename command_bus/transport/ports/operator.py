@@ -460,8 +460,8 @@ class StateStore(Protocol):
         """Return those of some states that are stored."""
         ...
 
-    def pages(self, entity_type: str) -> AsyncIterator[dict[str, bytes]]:
-        """Yield all states of a type, page by page, perhaps one twice."""
+    def pages(self, entity_type: str | None, shard: int | None = None) -> AsyncIterator[dict[str, bytes]]:
+        """Yield all states of a type, or of all (None), of one shard or of all, page by page, perhaps one twice."""
         ...
 
     async def change(self, mailbox: str, state: bytes, expected: bytes | None) -> StateChange:

@@ -26,11 +26,12 @@ class RedisStates(RetryingRequests, StateStore):
             found |= {name: value for name, value in zip(names, values, strict=True) if value is not None}
         return found
 
-    async def pages(self, entity_type: str) -> AsyncIterator[dict[str, bytes]]:
-        for keys in self._keys.shards:
+    async def pages(self, entity_type: str | None, shard: int | None = None) -> AsyncIterator[dict[str, bytes]]:
+        pattern = "*" if entity_type is None else f"{entity_type}:*"
+        for keys in self._keys.shards if shard is None else [self._keys.shards[shard]]:
             cursor, size = 0, PageSize(_PAGE)
             while True:
-                cursor, page = await self._ask(keys, _scan, keys.states, cursor, f"{entity_type}:*", size.count)
+                cursor, page = await self._ask(keys, _scan, keys.states, cursor, pattern, size.count)
                 if page:
                     yield {name.decode(): value for name, value in page.items() if is_mailbox(name)}
                 if not cursor:
