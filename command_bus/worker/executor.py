@@ -26,7 +26,9 @@ from command_bus.messages.durable import DurableContext
 from command_bus.messages.snooze import Snooze
 from command_bus.middleware import Handling, around_handle
 from command_bus.sending.follow_ups import FollowUps
+from command_bus.sending.kept_run import KeptRun
 from command_bus.serialization.envelope_options import CALLERS, CHAIN
+from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.reply import Cancelled
 from command_bus.serialization.tallies import FAILED, HANDLED, RETRIED, Tallies
 from command_bus.transport.mailboxes import mailbox_label, type_of
@@ -101,6 +103,7 @@ class Executor:
         self._call: Handling = around(self._invoke) if around is not None else self._invoke
         self._needs_context = around is not None
         self._verifies = protection is not None and protection.signatures is not None
+        self._limits = reading_limits(self.bus.session.settings)
         self._callers: set[str] = set()
         self._failures = FailureLog(self.worker)
         self._in_threads = ThreadRuns(self.threads, worker=self.worker, works=self.works)
@@ -323,7 +326,7 @@ class Executor:
         """Call the handler; whatever it sends with this end is ready then."""
         if run.lease is not None:
             run.reports = self.durable.reports(run.lease, run)
-        context.sends_by(outbox, run.reports)
+        context.sends_by(outbox, run.reports, partial(self._memory, run, outbox))
         try:
             try:
                 result = await self._call(run, context)
@@ -334,6 +337,13 @@ class Executor:
             raise
         run.follow_ups = await outbox.settled(completed=True)
         return result
+
+    def _memory(self, run: Runnable, outbox: FollowUps) -> KeptRun:
+        session, mailbox = self.bus.session, "" if run.lease is None else run.lease.mailbox
+        return KeptRun(
+            run.envelope, run.handler.spec.reply, self._limits,
+            namespace=session.settings.namespace, mailbox=mailbox, outbox=outbox, protection=session.protection,
+        )  # fmt: skip
 
     async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
         handler = run.handler
