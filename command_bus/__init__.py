@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         HandlerOver,
         IdempotencyConflict,
         IdleTimeout,
+        InboxConflict,
         InvalidCommand,
         InvalidRows,
         InvalidSettings,
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
         UnsuitableServer,
         WorkersLive,
         WrongEventLoop,
+        WrongTransaction,
     )
     from command_bus.handlers.registry import HandlerRegistry, handles, include
     from command_bus.messages.context import CommandContext
@@ -183,6 +185,7 @@ __all__ = [
     "HoldInfo",
     "IdempotencyConflict",
     "IdleTimeout",
+    "InboxConflict",
     "InvalidCommand",
     "InvalidRows",
     "InvalidSettings",
@@ -251,6 +254,7 @@ __all__ = [
     "WorkerStatus",
     "WorkersLive",
     "WrongEventLoop",
+    "WrongTransaction",
     "cron",
     "every",
     "handles",

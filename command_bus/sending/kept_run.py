@@ -46,10 +46,10 @@ class KeptRun(RunMemory):
 
     Args:
         envelope: The command as it was received.
-        reply_type: The type that its class promises.
+        reply_type: The class of what it is answered with.
         limits: Bounds of payloads and replies.
         namespace: What the bus is called on the server; two buses may share a database.
-        mailbox: Where the command stands in line.
+        mailbox: The line in which the command stands.
         outbox: What its handler sends, or None: the context was made by hand.
         protection: Encrypts, or None.
     """

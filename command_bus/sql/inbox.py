@@ -89,7 +89,7 @@ class Block:
     """One transaction in which effects happen once: `with` for what blocks, `async with` for what is awaited.
 
     Args:
-        inbox: Whose rows it reads and writes.
+        inbox: Says for how long rows are kept.
         database: Runs the statements.
         contexts: Those of the commands, as their handlers got them.
     """

@@ -231,12 +231,12 @@ def test_old_commands_are_removed(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("keep", ["", "30 fortnights", 0, -1, None, float("nan")])
-def test_a_time_that_is_none_is_refused(keep: Any) -> None:
+def test_197_a_time_that_is_none_is_refused(keep: Any) -> None:
     with pytest.raises(InvalidSettings):
         Inbox(keep=keep)
 
 
-async def test_wrong_use_says_what_to_do(stage: Stage) -> None:
+async def test_194_wrong_use_says_what_to_do(stage: Stage) -> None:
     inbox, of = Inbox(), context("c-1")
     with Session(stage.engine) as session, session.begin(), pytest.raises(WrongTransaction, match="has begun"):
         with inbox.once(session, of):
@@ -255,11 +255,9 @@ async def test_wrong_use_says_what_to_do(stage: Stage) -> None:
             pass
     with pytest.raises(WrongTransaction, match="neither"), inbox.once("postgresql://", of):
         pass
-    with pytest.raises(InvalidSettings, match="not in mysql"):
-        next(beginning("mysql", {}, []))
 
 
-def test_an_engine_that_commits_each_statement_is_refused(server_stage: Stage) -> None:
+def test_194_an_engine_that_commits_each_statement_is_refused(server_stage: Stage) -> None:
     engine = create_engine(server_stage.url, isolation_level="AUTOCOMMIT")
     with (
         engine.connect() as connection,
@@ -268,6 +266,11 @@ def test_an_engine_that_commits_each_statement_is_refused(server_stage: Stage) -
     ):
         pass
     engine.dispose()
+
+
+def test_197_another_database_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match="not in mysql"):
+        next(beginning("mysql", {}, []))
 
 
 def test_without_its_tables_the_database_says_which_is_missing(stage: Stage) -> None:

@@ -118,6 +118,7 @@ def shop(stage: Stage) -> Shop:
 COMMANDS = pytest.mark.parametrize("kind", [Charge, ChargeThread])
 
 
+@pytest.mark.promise("An inbox's effect happens once")
 @COMMANDS
 @pytest.mark.parametrize("point", CRASH_POINTS)
 async def test_a_crash_at_any_point_makes_one_effect_and_sends_once(shop: Shop, kind: type[Charge], point: str) -> None:
@@ -173,6 +174,7 @@ async def test_an_answer_of_the_commit_that_is_lost(shop: Shop, monkeypatch: pyt
     assert (shop.stage.balance("a-1"), shop.repeats, len(shop.mails)) == (5, committed, 2)
 
 
+@pytest.mark.promise("An inbox's effect happens once")
 async def test_a_failover_that_loses_settlements(shop: Shop) -> None:
     """The server goes back to before seven commands were settled: they start again, in order, and are found, whatever became of later ones."""
     commands = [Envelope(Charge(account="a-1", cents=number), command_id=f"c-{number}") for number in range(1, 9)]
@@ -290,7 +292,7 @@ async def test_a_repeat_sends_with_all_options_and_through_middleware(stage: Sta
         assert asyncio.get_running_loop().time() - before < 100
 
 
-async def test_an_edited_replay_parks_and_goes_on_once_it_is_cancelled(shop: Shop) -> None:
+async def test_195_an_edited_replay_parks_and_goes_on_once_it_is_cancelled(shop: Shop) -> None:
     def fail(_: Any) -> None:
         raise OSError("the handler fails behind its commit")
 
@@ -342,7 +344,7 @@ class Pay(Command[str], entity="box", retry=RetryPolicy(attempts=3, delay=0.0)):
     card: str
 
 
-async def test_what_is_kept_is_encrypted_where_the_bus_encrypts(stage: Stage) -> None:
+async def test_196_what_is_kept_is_encrypted_where_the_bus_encrypts(stage: Stage) -> None:
     registry, mails = HandlerRegistry(), list[str]()
 
     @registry.handles(Pay)
@@ -382,7 +384,7 @@ async def test_two_buses_share_a_database(shop: Shop) -> None:
     assert sorted(row[0] for row in shop.stage.ask("SELECT command_id FROM command_inbox")) == ["one:c-1", "two:c-1"]
 
 
-async def test_a_second_block_of_a_run_is_refused(stage: Stage) -> None:
+async def test_194_a_second_block_of_a_run_is_refused(stage: Stage) -> None:
     """It would find its own id, and skip the effect. In another database it may be."""
     registry = HandlerRegistry()
 
@@ -398,7 +400,7 @@ async def test_a_second_block_of_a_run_is_refused(stage: Stage) -> None:
             await bus.call(Charge(account="a-1"), timeout=600)
 
 
-async def test_a_reply_type_that_has_changed(stage: Stage) -> None:
+async def test_196_a_reply_type_that_has_changed(stage: Stage) -> None:
     class Old(Command[int], entity="account", name="Changed", retry=RetryPolicy(attempts=1)):
         account: EntityId
 

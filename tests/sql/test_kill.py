@@ -25,6 +25,7 @@ def server() -> Iterator[EmbeddedServer]:
         yield server
 
 
+@pytest.mark.promise("An inbox's effect happens once")
 @pytest.mark.server
 async def test_a_worker_that_is_killed_behind_the_commit(dear_stage: Stage, server: EmbeddedServer) -> None:
     stage = dear_stage

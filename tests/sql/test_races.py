@@ -49,6 +49,7 @@ def starts(number: int) -> list[tuple[str, str, int]]:
     return lines
 
 
+@pytest.mark.promise("An inbox's effect happens once")
 def test_eight_racing_starters_make_each_effect_once_and_in_the_order_of_fences(log: Stage) -> None:
     inbox, lines, lock, ends = Inbox(), iter(starts(150)), threading.Lock(), Counter[str]()
 

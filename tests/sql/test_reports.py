@@ -160,7 +160,7 @@ def test_an_error_that_is_swallowed_within_the_block_commits_nothing(stage: Stag
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-async def test_a_transaction_that_is_ended_within_the_block_is_an_error(stage: Stage, end: str) -> None:
+async def test_194_a_transaction_that_is_ended_within_the_block_is_an_error(stage: Stage, end: str) -> None:
     """An effect that the handler commits by itself, or undoes after an error that it swallows, would be parted from its id."""
     with pytest.raises(WrongTransaction, match="ended within"):
         with Session(stage.engine) as session, Inbox().once(session, context("c-1")):
