@@ -103,7 +103,6 @@ class Executor:
         self._call: Handling = around(self._invoke) if around is not None else self._invoke
         self._needs_context = around is not None
         self._verifies = protection is not None and protection.signatures is not None
-        self._limits = reading_limits(self.bus.session.settings)
         self._callers: set[str] = set()
         self._failures = FailureLog(self.worker)
         self._in_threads = ThreadRuns(self.threads, worker=self.worker, works=self.works)
@@ -341,7 +340,7 @@ class Executor:
     def _memory(self, run: Runnable, outbox: FollowUps) -> KeptRun:
         session, mailbox = self.bus.session, "" if run.lease is None else run.lease.mailbox
         return KeptRun(
-            run.envelope, run.handler.spec.reply, self._limits,
+            run.envelope, run.handler.spec.reply, reading_limits(session.settings),
             namespace=session.settings.namespace, mailbox=mailbox, outbox=outbox, protection=session.protection,
         )  # fmt: skip
 
