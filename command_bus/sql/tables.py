@@ -44,7 +44,7 @@ SELECT mailbox, CAST(NULL AS bytea) FROM raised
 UNION ALL SELECT command_id, kept FROM command_inbox WHERE command_id = ANY(CAST(:ids AS text[]))"""  # noqa: S608 - nothing is put in but what stands here
 _KEEP_ALL = """
 INSERT INTO command_inbox (command_id, kept, done_ms)
-SELECT command_id, kept, :now FROM unnest(CAST(:ids AS text[]), CAST(:rows AS bytea[])) AS given (command_id, kept)
+SELECT command_id, kept, CAST(:now AS bigint) FROM unnest(CAST(:ids AS text[]), CAST(:rows AS bytea[])) AS given (command_id, kept)
 ON CONFLICT DO NOTHING RETURNING command_id"""
 _RAISE = f"INSERT INTO command_fence (mailbox, fence) VALUES (:mailbox, :fence) {_RAISED}"  # noqa: S608 - as above
 _FIND = "SELECT command_id, kept FROM command_inbox WHERE command_id = :id"

@@ -20,8 +20,8 @@ _PROJECT = """
 import asyncio, sys
 import django
 from django.conf import settings
-engine, name, host = sys.argv[1:]
-database = {"ENGINE": f"django.db.backends.{engine}", "NAME": name, "HOST": host, "USER": "postgres"}
+engine, name, host, port, user, password = sys.argv[1:]
+database = {"ENGINE": f"django.db.backends.{engine}", "NAME": name, "HOST": host, "PORT": port, "USER": user, "PASSWORD": password}
 settings.configure(INSTALLED_APPS=["command_bus.sql.django"], DATABASES={"default": database, "other": database}, USE_TZ=True)
 django.setup()
 from django.core.management import call_command
@@ -102,13 +102,15 @@ stale False
 
 @pytest.mark.parametrize("vendor", [pytest.param("sqlite3", marks=pytest.mark.slow), "postgresql"])
 def test_in_a_project(vendor: str, stages: Callable[[str], Stage], tmp_path: Path) -> None:
-    arguments = ["sqlite3", str(tmp_path / "django.db"), ""]
+    arguments = ["sqlite3", str(tmp_path / "django.db"), "", "", "", ""]
     if vendor == "postgresql":
         stage = stages("postgresql")
         with stage.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             for statement in ("DROP DATABASE IF EXISTS django", "CREATE DATABASE django"):
                 connection.execute(text(statement))
-        arguments = ["postgresql", "django", str(stage.engine.url.query.get("host") or stage.engine.url.host)]
+        url = stage.engine.url
+        host, port = str(url.query.get("host") or url.host), str(url.port or "")
+        arguments = ["postgresql", "django", host, port, url.username or "", str(url.password or "")]
     done = subprocess.run(
         [sys.executable, "-c", _PROJECT, *arguments],
         check=False,

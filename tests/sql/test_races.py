@@ -142,8 +142,8 @@ async def test_a_start_that_sleeps_beyond_its_lease_is_refused_when_it_wakes(sta
 
 def test_one_that_sleeps_within_its_transaction_is_ended_by_the_server(server_stage: Stage) -> None:
     """`idle_in_transaction_session_timeout` is what ends it; until then it holds the entity's row, and its successor waits."""
-    inbox, options = Inbox(), {"options": "-c idle_in_transaction_session_timeout=300"}
-    engine = create_engine(server_stage.url, connect_args=options)
+    inbox, given = Inbox(), server_stage.engine.url.query.get("options", "")
+    engine = create_engine(server_stage.url, connect_args={"options": f"{given} -c idle_in_transaction_session_timeout=300"})
     with (
         pytest.raises(DBAPIError, match="idle-in-transaction"),
         Session(engine) as sleeper,
