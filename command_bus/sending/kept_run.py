@@ -24,6 +24,7 @@ from command_bus.serialization.models import reply_codec_for
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.protection import Protection
 from command_bus.serialization.stored_fields import stored_row
+from command_bus.transport.mailboxes import encoded
 
 _CLEAR, _SECRET, _NAME = 1, 2, "inbox"
 _LIMITS = PayloadLimits(max_bytes=16 * MOST_BYTES, max_nesting=512)
@@ -69,7 +70,7 @@ class KeptRun(RunMemory):
         self._codec = reply_codec_for(reply_type)
         self._protection = None if protection is None or protection.cipher is None else protection
         prefix = f"{namespace}:" if namespace else ""
-        self.key = prefix + envelope.command_id
+        self.key = prefix + encoded(envelope.command_id)  # a database stores no NUL in texts, and no long keys
         self.place = "" if envelope.entity_type is None else prefix + mailbox
         self.found_in: set[Any] = set()
 
@@ -97,7 +98,7 @@ class KeptRun(RunMemory):
             digest, reply, follow_ups = stored_row(_Parts, unpack(parts, _LIMITS))
             if not is_same(digest, self._digest()):
                 raise InboxConflict(
-                    f"the effect of {self.key} has been committed with other fields: cancel this command, or send it under another id",
+                    f"the effect of {self._envelope.command_id!r} is committed with other fields: cancel this command, or send it under another id",
                     command_id=self._envelope.command_id,
                 )
             if self._outbox is not None:

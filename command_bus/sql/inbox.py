@@ -30,6 +30,7 @@ from command_bus.sending.kept_run import KeptRun
 from command_bus.serialization.envelope import WireEnvelope
 from command_bus.serialization.limits import DEFAULT_LIMITS
 from command_bus.sql.tables import Statement, beginning, fence_of, keeping, removing
+from command_bus.transport.mailboxes import encoded
 
 R = TypeVar("R")
 Row: TypeAlias = Sequence[Any]
@@ -144,7 +145,7 @@ class Block:
                 each.recognise(bytes(kept))
             elif place and (place not in raised or each.fence < fences[place]):
                 highest = fences[place] if place in raised else execute(fence_of(place))[0][0]
-                each.refusal = stale(highest - each.fence)
+                each.refusal = _stale(highest - each.fence)
 
     def _end(self, dialect: str, execute: Execute) -> None:
         """Keep the commands that are new. Of entity state: here it will be checked that none of their handlers has changed its own."""
@@ -153,7 +154,7 @@ class Block:
             return
         rows = {each.memory.key: each.memory.pack(each.packed) for each in fresh}
         if sum(len(execute(each)) for each in keeping(dialect, rows, wall_ms())) < len(fresh):
-            raise stale(0)
+            raise _stale(0)
         if self._inbox.is_time(len(rows)):
             execute(self._inbox.removal(dialect, 2 * max(_EVERY, len(rows))))
 
@@ -290,7 +291,7 @@ class Inbox:
         return removing(dialect, wall_ms() - self._keep_ms, most)
 
 
-def stale(behind: int) -> StaleFence:
+def _stale(behind: int) -> StaleFence:
     """Return the refusal of a start that is so many microseconds behind another one; 0: another start of the command has just committed."""
     what = "its effect has just been committed by another start" if not behind else "a later start of its entity has committed"
     return StaleFence(min(behind / 1_000_000, _LONGEST_WAIT), reason=what)
@@ -348,4 +349,4 @@ def _execute_by_cursor(database: Any, statement: Statement) -> Sequence[Row]:
 def _by_hand(context: CommandContext) -> RunMemory:
     """Return the memory of a context that no worker has made: for unit tests of handlers, where replies are plain data."""
     envelope = WireEnvelope(context.command_id, context.name, context.entity_type, context.entity_id, b"\x80")
-    return KeptRun(envelope, Any, DEFAULT_LIMITS, mailbox=context.entity or "")
+    return KeptRun(envelope, Any, DEFAULT_LIMITS, mailbox=f"{context.entity_type}:{encoded(context.entity_id or '')}")

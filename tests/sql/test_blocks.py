@@ -148,6 +148,14 @@ async def test_an_id_of_another_command_is_a_conflict(stage: Stage, way: Way) ->
     assert stage.balance("a-2") == 0
 
 
+@pytest.mark.parametrize("odd", ["a\0b", "x" * 1000, "'; DROP TABLE account; --", "%(ids)s :now", "\U0001f600 %"])
+async def test_ids_may_be_any_text(stage: Stage, odd: str) -> None:
+    for entity in (odd, None):
+        for fence, repeated in ((1, False), (2, True)):
+            with Session(stage.engine) as session, Inbox().once(session, context(f"{odd}{entity}", fence, entity)) as once:
+                assert once.repeated is repeated
+
+
 async def test_what_is_not_remembered_is_none(stage: Stage) -> None:
     for repeated in (False, True):
         with stage.engine.connect() as connection, Inbox().once(connection, context("c-1")) as once:
