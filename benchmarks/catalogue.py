@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.case import Case
-from benchmarks.cases import call, dashboard, dispatch, drain, durable, gateway, growth, limits, line, memory, times
+from benchmarks.cases import call, dashboard, dispatch, drain, durable, gateway, growth, inbox, limits, line, memory, times
 from benchmarks.floor import ALL as FLOOR
 from benchmarks.peers.cases import cases_of
 from benchmarks.peers.durable import POSTGRES
@@ -25,6 +25,7 @@ GROUPS = (
     "durable",
     "dashboard",
     "gateway",
+    "inbox",
     "growth",
     "floor",
     "peers",
@@ -47,6 +48,7 @@ def catalogue() -> list[Case]:
         *durable.ALL,
         *dashboard.ALL,
         *gateway.ALL,
+        *inbox.ALL,
         *FLOOR,
         *growth.ALL,
     ]

@@ -38,6 +38,8 @@ _WAITS = "durable, commands that wait"
 _PAGES = "dashboard, pages"
 _OVER_HTTP = "gateway, dispatches over 50 connections"
 _CALL_OVER_HTTP = "gateway, call, 1 in flight"
+_ONCE, _BARE = "inbox, an UPDATE in once", "inbox, a bare UPDATE"
+_INBOX_BATCH, _INBOX_SINGLE = "inbox, batches of 500 INSERTs", "inbox, single INSERTs in once"
 
 
 def verdicts(figures: Measured, peers: Mapping[str, str]) -> list[Verdict]:
@@ -176,6 +178,8 @@ _AHEAD: tuple[Target, ...] = (
             "p50 ≤ 1.5 ms above the bus's own", _of(_CALL_OVER_HTTP, "p50_ms"), _more(1.5, _of(_CALL, "p50_ms")), at_most=True
         ),
     ),
+    _all_of(_ONCE, _multiple(_ONCE, 0.5, "a bare UPDATE", _of(_BARE))),
+    _all_of(_INBOX_BATCH, _multiple(_INBOX_BATCH, 10, "single ones", _of(_INBOX_SINGLE))),
 )
 
 _KEPT: tuple[Target, ...] = (

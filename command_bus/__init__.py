@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         HandlerOver,
         IdempotencyConflict,
         IdleTimeout,
+        InboxConflict,
         InvalidCommand,
         InvalidRows,
         InvalidSettings,
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
         UnsuitableServer,
         WorkersLive,
         WrongEventLoop,
+        WrongTransaction,
     )
     from command_bus.handlers.registry import HandlerRegistry, handles, handles_many, include
     from command_bus.messages.context import CommandContext
@@ -191,6 +193,7 @@ __all__ = [
     "HoldInfo",
     "IdempotencyConflict",
     "IdleTimeout",
+    "InboxConflict",
     "InvalidCommand",
     "InvalidRows",
     "InvalidSettings",
@@ -261,6 +264,7 @@ __all__ = [
     "WorkerStatus",
     "WorkersLive",
     "WrongEventLoop",
+    "WrongTransaction",
     "cron",
     "every",
     "handles",

@@ -102,6 +102,26 @@ class IdempotencyConflict(CommandBusError):
     command_id: str = ""
 
 
+@dataclass(eq=False, repr=False)
+class InboxConflict(CommandBusError):
+    """The inbox knows the command id with other fields: the effect of those is there, and that of these is not.
+
+    Of a command that was replayed edited, after its effect had been committed. It parks its entity: cancel the command, or replay it under an id
+    of its own.
+    """
+
+    code = "inbox_conflict"
+
+    _: KW_ONLY
+    command_id: str = ""
+
+
+class WrongTransaction(CommandBusError, RuntimeError):
+    """A session or connection is not in the state that its use needs: in a transaction already, say. The message says what to change."""
+
+    code = "wrong_transaction"
+
+
 class CallCycle(CommandBusError):
     """A handler calls an entity that waits for it, its own say: neither would go on. The message has the path.
 

@@ -79,6 +79,8 @@ class CommandContext:
     _cancel_reason: str | None = field(default=None, init=False, repr=False)
     _outbox: Outbox | None = field(default=None, init=False, repr=False)
     _reports: Reports | None = field(default=None, init=False, repr=False)
+    _memory: RunMemory | None = field(default=None, init=False, repr=False)
+    _make_memory: Callable[[], RunMemory] | None = field(default=None, init=False, repr=False)
     _is_over: bool = field(default=False, init=False, repr=False)
     _held: HeldState | None = field(default=None, init=False, repr=False)
     _sent: list[Message[Any]] = field(default_factory=list["Message[Any]"], init=False, repr=False)
@@ -232,9 +234,27 @@ class CommandContext:
         if self._reports is not None:
             self._reports.log(text, facts)
 
-    def sends_by(self, outbox: Outbox | None, reports: Reports | None = None, held: HeldState | None = None) -> None:
-        """Send by this outbox from now on, report by this, and have this state; None: the handler is over. For the worker that runs it."""
-        self._outbox, self._is_over = outbox, outbox is None
+    @property
+    def memory(self) -> RunMemory | None:
+        """The part of this run that an inbox keeps; None: the context was made by hand.
+
+        Raises:
+            HandlerOver: The handler is over.
+        """
+        self._check_not_over("an inbox is asked before it returns")
+        if self._memory is None and self._make_memory is not None:
+            self._memory = self._make_memory()
+        return self._memory
+
+    def sends_by(
+        self,
+        outbox: Outbox | None,
+        reports: Reports | None = None,
+        held: HeldState | None = None,
+        memory: Callable[[], RunMemory] | None = None,
+    ) -> None:
+        """Send by this outbox from now on, report by this, have this state; None: the handler is over. For the worker that runs it."""
+        self._outbox, self._is_over, self._make_memory = outbox, outbox is None, memory
         if reports is not None:
             self._reports = reports
         if held is not None:
@@ -250,6 +270,45 @@ class Outbox(Protocol):
 
     def add(self, command: Message[Any], *, always: bool, **options: Unpack[DispatchOptions]) -> str:
         """Keep one until the command is settled; return its command id."""
+        ...
+
+
+class RunMemory(Protocol):
+    """The run of one command, as an inbox keeps it in a row and finds it again.
+
+    Attributes:
+        key: Names the command in the inbox.
+        place: Names the line of its entity there; empty without an entity.
+        found_in: The databases in which this very run has committed or found a row.
+    """
+
+    key: str
+    place: str
+    found_in: set[Any]
+
+    def packed_reply(self, reply: Any) -> bytes:
+        """Return a reply as it is kept.
+
+        Raises:
+            BadResult: It is not what the command promises.
+        """
+        ...
+
+    def reply_of(self, packed: bytes) -> Any:
+        """Return a reply that was kept."""
+        ...
+
+    def pack(self, reply: bytes | None) -> bytes:
+        """Return what a row keeps: a digest of the command, a packed reply, and what was sent by `CommandContext.send` until now."""
+        ...
+
+    def restore(self, kept: bytes) -> bytes | None:
+        """Send again with the settlement what the run of a row has sent; return its packed reply.
+
+        Raises:
+            InboxConflict: It is of a command with other fields.
+            BadResult: It cannot be read.
+        """
         ...
 
 

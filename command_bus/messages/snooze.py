@@ -63,12 +63,12 @@ class Snooze(Exception):
         return error.with_traceback(self.__traceback__)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.seconds, self.most, self.reason, self.hold, self.args)
+        return _again, (type(self), self.seconds, self.most, self.reason, self.hold, self.args)
 
 
-def _again(seconds: float, most: int, reason: str, hold: str | None, args: tuple[str, ...]) -> Snooze:
+def _again(kind: type[Snooze], seconds: float, most: int, reason: str, hold: str | None, args: tuple[str, ...]) -> Snooze:
     """Make one that was pickled."""
-    error = Snooze(seconds, most=most, reason=reason, hold=hold)
+    error = kind(seconds, most=most, reason=reason, hold=hold)
     error.args = args
     return error
 

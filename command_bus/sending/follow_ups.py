@@ -7,11 +7,11 @@ around dispatches, and become part of the settlement.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, InvalidCommand, QueueFull, TransportUnavailable
@@ -20,6 +20,7 @@ from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.serialization.stored_fields import stored_row
 from command_bus.session import Session, SessionPart
 from command_bus.tasks import end_tasks
 from command_bus.transport.marks import waiting_mark
@@ -103,6 +104,25 @@ class _Item:
     always: bool
 
 
+class _Kept(NamedTuple):
+    """The parts of a follow-up as an inbox keeps it: those of `OutgoingMessage` that it may have, and when it is sent."""
+
+    name: str
+    entity_type: str | None
+    entity_id: str | None
+    payload: bytes
+    command_id: str
+    given_id: bool
+    at_most_once: bool
+    headers: dict[str, str]
+    delay_ms: int
+    ttl_ms: int | None
+    priority: str | None
+    tenant: str
+    options: dict[str, Any]
+    always: bool
+
+
 class FollowUps(Outbox):
     """Implements `Outbox`.
 
@@ -143,6 +163,20 @@ class FollowUps(Outbox):
         self._bytes += len(out.payload)
         self._items.append(_Item(out, always))
         return out.command_id
+
+    def kept(self) -> list[list[Any]]:
+        """Return what was sent until now, as an inbox keeps it."""
+        return [[*(getattr(each.out, name) for name in _Kept._fields[:-1]), each.always] for each in self._items]
+
+    def restore(self, rows: Sequence[Any]) -> None:
+        """Send what an earlier run of the command has sent, in place of as many of this one.
+
+        Raises:
+            ValueError: It was not written by `kept`.
+        """
+        stored = [stored_row(_Kept, row)._asdict() for row in rows]
+        self._items[: len(stored)] = [_Item(always=each.pop("always"), out=OutgoingMessage(**each)) for each in stored]
+        self._bytes = sum(len(each.out.payload) for each in self._items)
 
     async def settled(self, *, completed: bool) -> tuple[FollowUp, ...]:
         """Return what is sent with this end of the command; called while the handler still counts as running.

@@ -17,7 +17,7 @@ from typing import Any
 
 from command_bus.clock import wall_ms
 from command_bus.durable.undo import Ending
-from command_bus.errors import BadResult, BadState, BadStep, CallCycle, CommandBusError, InvalidCommand, Reject
+from command_bus.errors import BadResult, BadState, BadStep, CallCycle, CommandBusError, InboxConflict, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import MailboxPolicy
@@ -290,20 +290,25 @@ class Decisions:
         return self._poisoned(run.handler.spec, run.started, run.envelope, Interrupted(text), record)
 
     def failed(self, run: Runnable, error: BaseException) -> Step:
-        """Retry a command whose handler raised, by its policy, or treat it as poisoned. What does not fit a durable command's steps parks it.
+        """Retry a command whose handler raised, by its policy, or treat it as poisoned.
+
+        What does not fit a durable command's steps parks it, and so does what an inbox knows with other fields.
 
         The error of an outcome that a durable command has stored comes again in each retry, and a call that leads back does so again: both are
         final.
         """
         policy, durable = run.policy.retry, run.durable
-        lasts = isinstance(error, GiveUp | BadStep | BadState | CallCycle) or (durable is not None and durable.errors.has(error))
+        lasts = isinstance(error, GiveUp | BadStep | BadState | CallCycle | InboxConflict) or (
+            durable is not None and durable.errors.has(error)
+        )
         attempt = 1 if durable is not None and durable.progressed else run.started.attempt
         if attempt < policy.attempts and not lasts and policy.retries(error):
             return Retry(int(self._delay_after(policy, run, error) * 1000), error=failure_of(error))
         error_type, text = named(error), text_of(error)
         record = self._letter(run.started, run.envelope, "failed", error_type, text, trace_of(error))
         outcome = Failed(error_type, text, run.started.attempt)
-        if durable is not None and isinstance(error, BadStep):  # nothing is undone before somebody has seen it
+        parks = isinstance(error, InboxConflict) or (durable is not None and isinstance(error, BadStep))
+        if parks:  # nothing is undone before somebody has seen it
             return Park(self._retention.settlement(run.envelope, outcome, "parked", run.started), record, run.started.entry)
         step = self._poisoned(run.handler.spec, run.started, run.envelope, outcome, record)
         return replace(step, left=_sending(run, step.left)) if isinstance(step, DeadLetterStep) else step

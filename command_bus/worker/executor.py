@@ -26,7 +26,9 @@ from command_bus.messages.durable import DurableContext
 from command_bus.messages.snooze import Snooze
 from command_bus.middleware import Handling, around_handle
 from command_bus.sending.follow_ups import FollowUps
+from command_bus.sending.kept_run import KeptRun
 from command_bus.serialization.envelope_options import CALLERS, CHAIN
+from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.reply import Cancelled
 from command_bus.serialization.tallies import FAILED, HANDLED, RETRIED, Tallies
 from command_bus.transport.mailboxes import mailbox_label, type_of
@@ -345,7 +347,7 @@ class Executor:
         """Call the handler; whatever it sends with this end is ready then."""
         if run.lease is not None:
             run.reports = self.durable.reports(run.lease, run)
-        context.sends_by(outbox, run.reports, run.state)
+        context.sends_by(outbox, run.reports, run.state, partial(self._memory, run, outbox))
         try:
             try:
                 result = await self._call(run, context)
@@ -356,6 +358,13 @@ class Executor:
             raise
         run.follow_ups = await outbox.settled(completed=True)
         return result
+
+    def _memory(self, run: Runnable, outbox: FollowUps) -> KeptRun:
+        session, mailbox = self.bus.session, "" if run.lease is None else run.lease.mailbox
+        return KeptRun(
+            run.envelope, run.handler.spec.reply, reading_limits(session.settings),
+            namespace=session.settings.namespace, mailbox=mailbox, outbox=outbox, protection=session.protection,
+        )  # fmt: skip
 
     async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
         handler = run.handler

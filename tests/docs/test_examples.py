@@ -24,6 +24,7 @@ ELSEWHERE = {
 """Pages, and files of pages, that need more than a server, and the tests that run them."""
 
 NEEDS = {
+    "exactly-once.md": ("sqlalchemy", "aiosqlite"),
     "fastapi.md": ("fastapi", "httpx"),
     "handlers.md": ("dependency_injector",),
     "structure.md": ("fastapi",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.mutants.deduplication import DEDUPLICATION
 from tests.mutants.durable import DURABLE
 from tests.mutants.fencing import FENCING
+from tests.mutants.inbox import INBOX
 from tests.mutants.limits import LIMITS
 from tests.mutants.operating import OPERATING
 from tests.mutants.ordering import ORDERING
@@ -23,6 +24,7 @@ MUTANTS = (
     *DEDUPLICATION,
     *RECOVERY,
     *DURABLE,
+    *INBOX,
     *LIMITS,
     *OPERATING,
     *SHORT_WAY,

@@ -90,6 +90,15 @@ PROGRAMS = {
         from command_bus import cron
         assert cron("0 2 * * *") and cron("0 2 * * *", tz="Europe/Berlin").after(0, 0)
         """,
+    "sql": """
+        from sqlalchemy import create_engine
+        from command_bus import CommandContext
+        from command_bus.sql import Inbox, metadata
+        engine = create_engine("sqlite://")
+        metadata.create_all(engine)
+        with engine.connect() as connection, Inbox().once(connection, CommandContext(command_id="c-1")) as once:
+            assert once.remember(1) == 1 and not once.repeated
+        """,
     "webhooks": """
         from command_bus import CommandBus
         from command_bus.webhooks import Webhooks, new_secret

@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("sync",),
     ("",),  # the facade: command_bus/__init__.py
     ("doctor",),
-    ("__main__", "cli", "container", "dashboard", "gateway", "integrations", "spark", "telemetry", "testing", "webhooks"),
+    ("__main__", "cli", "container", "dashboard", "gateway", "integrations", "spark", "sql", "telemetry", "testing", "webhooks"),
 )
 
 # Who below the facade knows that there is Redis: everybody else knows `transport.ports.transport` only.
@@ -49,7 +49,7 @@ KNOW_REDIS = ("command_bus.session", "command_bus.transport.redis")
 HOMES = {
     "cronsim": ("command_bus.messages",),
     "dependency_injector": ("command_bus.container",),
-    "django": ("command_bus.integrations",),
+    "django": ("command_bus.integrations", "command_bus.sql"),
     "fakeredis": ("command_bus.transport.redis.memory",),
     "fastapi": ("command_bus.integrations",),
     "lupa": ("command_bus.testing",),
@@ -66,6 +66,7 @@ HOMES = {
     "pytest": ("command_bus.testing",),
     "redis": ("command_bus.transport.redis", "command_bus.testing"),
     "rich": (),
+    "sqlalchemy": ("command_bus.sql",),
     "starlette": ("command_bus.dashboard", "command_bus.gateway", "command_bus.integrations"),
     "typer": ("command_bus.cli",),
     "uvicorn": ("command_bus.integrations",),
@@ -93,6 +94,7 @@ HEAVY = {
     "pyspark",
     "pytest",
     "rich",
+    "sqlalchemy",
     "starlette",
     "typer",
     "uvicorn",

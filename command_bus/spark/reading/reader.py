@@ -141,9 +141,8 @@ class BatchReader(DataSourceReader):
                 for [page] in connection.chunks(connection.transport.operator.entities.pages(part.shard)):
                     yield [entity_row(entity, part.shard) for entity in page]
             case "states":
-                for [page] in connection.chunks(
-                    connection.transport.operator.states.pages(self._plan.options.entity_type, part.shard)
-                ):
+                found = connection.transport.operator.states.pages(self._plan.options.entity_type, part.shard)
+                for [states] in connection.chunks(found):
                     yield [state_row(mailbox, data, part.shard) for mailbox, data in states.items()]
             case "deadLetters":
                 yield from self._dead_letters(connection, part)

@@ -1,0 +1,92 @@
+"""The inbox beside states of entities and batch handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from command_bus import Command, CommandContext, EntityId, EntityState, HandlerRegistry, InvalidCommand
+from command_bus.sql import Inbox
+from command_bus.testing import CRASH_POINTS, TestBus
+from tests.sql.conftest import ADD, Stage
+
+
+class Wallet(EntityState, entity="wallet"):
+    cents: int = 0
+
+
+class Pay(Command[int], entity="wallet"):
+    wallet: EntityId
+
+
+class Post(Command[int], entity="entry"):
+    entry: EntityId
+    cents: int
+
+
+class Mail(Command[None], entity="letter"):
+    letter: EntityId
+
+
+async def test_a_handler_with_a_state_has_no_inbox(stage: Stage) -> None:
+    registry, refused, inbox = HandlerRegistry(), list[str](), Inbox()
+
+    @registry.handles(Pay)
+    async def pay(command: Pay, wallet: Wallet, context: CommandContext) -> int:
+        wallet.cents += 1
+        async with AsyncSession(stage.awaited) as session:
+            with pytest.raises(InvalidCommand, match="keep its data in the database, or in the state") as raised:
+                inbox.once(session, context)
+            refused.append(raised.value.code)
+        return wallet.cents
+
+    async with TestBus(registry) as bus:
+        assert await bus.call(Pay(wallet="w")) == 1
+    assert refused == ["invalid_command"]
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+async def test_a_batch_whose_worker_dies_makes_each_effect_once(stage: Stage, point: str) -> None:
+    registry, inbox, mails = HandlerRegistry(), Inbox(), list[str]()
+
+    @registry.handles_many(Post, size=8, wait=0.01)
+    def post(commands: Sequence[Post], contexts: Sequence[CommandContext]) -> Sequence[int]:
+        with Session(stage.engine) as session, inbox.batch(session, contexts) as batch:
+            for place in batch.fresh:
+                session.execute(ADD, {"id": str(commands[place].entry), "sum": commands[place].cents})
+                contexts[place].send(Mail(letter=commands[place].entry))
+            return batch.results({place: commands[place].cents for place in batch.fresh})
+
+    @registry.handles(Mail)
+    async def mail(command: Mail) -> None:
+        mails.append(str(command.letter))
+
+    async with TestBus(registry) as bus:
+        bus.crash_after(point, Post, nth=3)  # type: ignore[arg-type]
+        for number in range(20):
+            await bus.dispatch(Post(entry=f"e{number}", cents=number + 1))
+        await bus.run_until_idle()
+    assert [stage.balance(f"e{number}") for number in range(20)] == list(range(1, 21))
+    assert sorted(mails) == sorted(f"e{number}" for number in range(20))
+
+
+async def test_the_poisoned_one_is_found_and_its_halves_are_new_transactions(stage: Stage) -> None:
+    registry, inbox = HandlerRegistry(), Inbox()
+
+    @registry.handles_many(Post, size=8, wait=0.05)
+    async def post(commands: Sequence[Post], contexts: Sequence[CommandContext]) -> Sequence[int]:
+        async with AsyncSession(stage.awaited) as session, inbox.batch(session, contexts) as batch:
+            for place in batch.fresh:
+                await session.execute(ADD, {"id": str(commands[place].entry), "sum": 1})
+            if any(each.cents == 5 for each in commands):
+                raise ValueError("poisoned")
+            return batch.results({place: commands[place].cents for place in batch.fresh})
+
+    async with TestBus(registry) as bus:
+        for number in range(8):
+            await bus.dispatch(Post(entry=f"e{number}", cents=number))
+        await bus.run_until_idle()
+    assert [stage.balance(f"e{number}") for number in range(8)] == [1, 1, 1, 1, 1, 0, 1, 1]
