@@ -281,7 +281,7 @@ class Commands(OnSession):
             async for step in bus.commands.select(name="Ship", where={"carrier": "acme"}).cancel("the carrier is closed"):
                 print(step)
 
-        Nothing is read before that. Reading takes some 10 µs a command, and the server 2.
+        Nothing is read before that.
 
         Args:
             scan: Look at about so many commands at most.

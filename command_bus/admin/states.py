@@ -20,6 +20,7 @@ from command_bus.transport.mailboxes import mailbox_name, mailbox_parts
 S = TypeVar("S", bound=EntityState)
 V = TypeVar("V")
 Kind = type[EntityState] | str
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,21 @@ class States(OnSession):
         They are read page by page in no order: each is whole, but they are not all of one moment. What changes meanwhile may come twice.
 
         Raises:
-            BadState: One cannot be read or verified, or is of a later version than the class.
+            BadState: Some cannot be read or verified, or are of a later version than the class; raised behind all others.
             TransportUnavailable: The server cannot be reached.
         """
+        unread: list[str] = []
         async for page in self._operator.states.pages(_type_of(kind)):
             for mailbox, data in page.items():
-                if (entry := self._entry(kind, mailbox, data)) is not None:
+                try:
+                    entry = self._entry(kind, mailbox, data)
+                except BadState as error:
+                    unread.append(error.message)
+                    continue
+                if entry is not None:
                     yield entry
+        if unread:
+            raise BadState(f"{len(unread):,} states cannot be read, all others were given: {'; '.join(unread[:_NAMED])}")
 
     async def put(self, entity_id: str | int, state: EntityState, *, expected: int | None = None) -> int:
         """Store a state in place of what is there, beside the line of the entity; return its revision. A correction, mostly: send commands else.
@@ -117,7 +126,12 @@ class States(OnSession):
         """
         mailbox, payload = self._mailbox(type(state), entity_id), self._codec.packed(state)
         before = (await self._operator.states.read([mailbox])).get(mailbox, b"")
-        revision = self._codec.read(mailbox, before).fence if before else 0
+        try:
+            revision = self._codec.read(mailbox, before).fence if before else 0
+        except BadState:
+            if expected is not None:
+                raise
+            revision = 0  # whatever is there is replaced
         if expected is not None and revision != expected:
             raise StateConflict(
                 f"{_named(state, entity_id)} has revision {revision}, not {expected}: it was changed since, read it again"

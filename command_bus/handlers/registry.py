@@ -43,6 +43,7 @@ from command_bus.handlers.signatures import layers, qualified_name, return_type,
 from command_bus.messages.message import Message
 from command_bus.messages.schedule_declarations import DeclaredSchedule, ScheduleOptions
 from command_bus.messages.schedule_specs import Cron, Every, SchedulePolicy
+from command_bus.messages.state import check_defaults
 
 _MARK = "__command_bus_handles__"
 _MOST_IN_BATCH = 10_000
@@ -369,11 +370,13 @@ class HandlerRegistry:
         return f"HandlerRegistry({', '.join(self._handlers)})"
 
     def _check_state(self, handler: Handler) -> None:
-        """Check that the handlers of an entity type have one class of states.
+        """Check that the handlers of an entity type have one class of states, whose defaults are what its fields allow.
 
         Raises:
-            RegistrationError: Another handler has another one.
+            RegistrationError: Another handler has another one, or a default is of another type.
         """
+        if handler.state:
+            check_defaults(handler.state)
         for other in self._handlers.values():
             if handler.state and other.state and other.state is not handler.state and other.spec.entity == handler.spec.entity:
                 raise RegistrationError(

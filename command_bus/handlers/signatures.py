@@ -357,12 +357,19 @@ def _names_of(function: Any, message_type: type[Message[Any]] | None) -> dict[st
     known: dict[str, Any] = {"CommandContext": CommandContext, "DurableContext": DurableContext}
     if message_type is not None:
         known[message_type.__name__] = message_type
-        known |= {each.__name__: each for each in states_of(message_type.spec().entity)}
     written = function.__init__ if inspect.isclass(function) else function
     written = innermost(written)
     names: dict[str, Any] = getattr(written, "__globals__", {})
-    is_local = "<locals>" in getattr(written, "__qualname__", "")  # then a name may hide the module's
-    return names | known if is_local else known | names
+    scope = getattr(written, "__qualname__", "").rpartition(".")[0]
+    states = [] if message_type is None else list(states_of(message_type.spec().entity))
+    elsewhere = {each.__name__: each for each in states}
+    beside = {each.__name__: each for each in states if scope and _place_of(each) == (written.__module__, scope)}
+    is_local = "<locals>" in scope  # then a name may hide the module's
+    return (elsewhere | names | known if is_local else elsewhere | known | names) | beside
+
+
+def _place_of(each: type) -> tuple[str, str]:
+    return each.__module__, each.__qualname__.rpartition(".")[0]
 
 
 def _marker_of(parameter: inspect.Parameter, names: dict[str, Any]) -> Any:

@@ -8,7 +8,8 @@ handler starts see it, too, until the handler ends: who asks for it by `running_
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
@@ -81,6 +82,7 @@ class CommandContext:
     _reports: Reports | None = field(default=None, init=False, repr=False)
     _memory: RunMemory | None = field(default=None, init=False, repr=False)
     _make_memory: Callable[[], RunMemory] | None = field(default=None, init=False, repr=False)
+    _running: Running | None = field(default=None, init=False, repr=False)
     _is_over: bool = field(default=False, init=False, repr=False)
     _held: HeldState | None = field(default=None, init=False, repr=False)
     _sent: list[Message[Any]] = field(default_factory=list["Message[Any]"], init=False, repr=False)
@@ -92,7 +94,11 @@ class CommandContext:
             HandlerOver: The handler is over.
             RuntimeError: The context was made by hand, without a bus.
         """
-        return await self._sender().dispatch(command, **options)
+        sender = self._sender()
+        if self._running is None:
+            return await sender.dispatch(command, **options)
+        with _as_running(self._running):
+            return await sender.dispatch(command, **options)
 
     async def call(self, command: Message[R], **options: Unpack[FollowedCallOptions]) -> R:
         """Call as `CommandBus.call`, by the worker's bus; not to the handler's own entity.
@@ -101,7 +107,9 @@ class CommandContext:
             HandlerOver: The handler is over.
             RuntimeError: The context was made by hand, without a bus.
         """
-        value: R = await self._sender().call(command, **options)
+        sender = self._sender()
+        with nullcontext() if self._running is None else _as_running(self._running):
+            value: R = await sender.call(command, **options)
         return value
 
     def send(self, command: Message[Any], *, on: SendOn = "completed", **options: Unpack[FollowUpOptions]) -> str:
@@ -252,9 +260,13 @@ class CommandContext:
         reports: Reports | None = None,
         held: HeldState | None = None,
         memory: Callable[[], RunMemory] | None = None,
+        running: Running | None = None,
     ) -> None:
-        """Send by this outbox from now on, report by this, have this state; None: the handler is over. For the worker that runs it."""
-        self._outbox, self._is_over, self._make_memory = outbox, outbox is None, memory
+        """Send by this outbox from now on, report by this, have this state; None: the handler is over. For the worker that runs it.
+
+        In a batch each context sends as the command that runs under it, whatever runs in the task.
+        """
+        self._outbox, self._is_over, self._make_memory, self._running = outbox, outbox is None, memory, running
         if reports is not None:
             self._reports = reports
         if held is not None:
@@ -370,6 +382,7 @@ class Running:
         ended: Whether the handler is over; what it started and did not wait for may still run.
         suspended: Whether this run of a durable handler is over, because its command waits.
         gathers: Whether it waits for the other commands of its batch.
+        beside: Mailboxes of its batch, which none of it may call.
     """
 
     mailbox: str
@@ -386,6 +399,7 @@ class Running:
     ended: bool = False
     suspended: bool = False
     gathers: bool = False
+    beside: Collection[str] = ()
 
     def suspend(self) -> None:
         """Let it send nothing more: its command waits."""
@@ -400,6 +414,16 @@ def running_command() -> Running | None:
     """Return the command whose handler runs here, or None: outside handlers, and in a task that has outlived its own."""
     running = current_command.get()
     return None if running is None or running.ended else running
+
+
+@contextmanager
+def _as_running(running: Running) -> Generator[None]:
+    """Let this command be the one whose handler runs here."""
+    before = current_command.set(running)
+    try:
+        yield
+    finally:
+        current_command.reset(before)
 
 
 async def while_lent(work: Awaitable[R]) -> R:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import Unpack
 
 from command_bus.clock import duration_fault, seconds_in
@@ -59,7 +59,12 @@ class EntityState(BaseModel):
     """
 
     model_config = ConfigDict(
-        strict=True, extra="forbid", validate_assignment=True, allow_inf_nan=False, hide_input_in_errors=True
+        strict=True,
+        extra="forbid",
+        validate_assignment=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
     )
 
     __state_spec__: ClassVar[StateSpec | None] = None
@@ -131,16 +136,30 @@ def _faults(cls: type[EntityState], entity: str, *, version: int | None = None, 
         yield f": {fault}"
 
 
+def check_defaults(kind: type[EntityState]) -> None:
+    """Check that the defaults of a class of states are what its fields allow; what a function makes is not looked at.
+
+    Raises:
+        RegistrationError: One is not.
+    """
+    made = {name: info.default for name, info in kind.model_fields.items() if info.default_factory is None}
+    try:
+        kind.model_validate(made, by_name=True)
+    except ValidationError as error:
+        wrong = [str(each["loc"][0]) for each in error.errors(include_input=False) if each["loc"] and each["loc"][0] in made]
+        if wrong:
+            raise RegistrationError(f"{kind.__qualname__}.{wrong[0]}: its default is not of its type") from None
+
+
 def is_state(annotation: Any) -> bool:
     """Return whether an annotation is a class of states."""
     return isinstance(annotation, type) and issubclass(annotation, EntityState)
 
 
 def states_of(entity: str | None) -> Iterator[type[EntityState]]:
-    """Yield the classes of states of an entity type that this process knows."""
+    """Yield the classes of states of an entity type that this process knows, the last ones last."""
     found = [EntityState]
-    while found:
-        each = found.pop()
+    for each in found:
         found += each.__subclasses__()
         if each.__state_spec__ is not None and each.__state_spec__.entity == entity:
             yield each
@@ -155,9 +174,11 @@ class HeldState:
         before: What is stored, packed; of a new one its defaults.
         is_stored: Whether something is stored.
         is_deleted: Whether the handler wants it to be deleted.
+        is_void: Whether the handler has raised: what it changed counts no more, whatever middleware makes of that.
     """
 
     value: EntityState
     before: bytes
     is_stored: bool
     is_deleted: bool = False
+    is_void: bool = False

@@ -108,13 +108,18 @@ def check_running(out: OutgoingMessage, running: Running, mailbox: str) -> None:
     """Check what the handler that runs here sends.
 
     Raises:
-        CallCycle: It is a call to the mailbox that the handler holds, or to one whose handler waits for it.
+        CallCycle: It is a call to the mailbox that the handler holds, to one of its batch, or to one whose handler waits for it.
         Suspended: The handler's run is over.
     """
     if running.suspended:
         raise Suspended
     if out.inbox and (running.mailbox == mailbox or mailbox in running.chain):
         raise _cycle(out, running, mailbox)
+    if out.inbox and mailbox in running.beside:
+        raise CallCycle(
+            f"the handler of {running.name} calls {out.name} on {mailbox_label(mailbox)}, which is in the same batch: the call would wait for its "
+            "own handler. Send it instead"
+        )
 
 
 def _cycle(out: OutgoingMessage, running: Running, mailbox: str) -> CallCycle:

@@ -164,6 +164,16 @@ class FollowUps(Outbox):
         self._items.append(_Item(out, always))
         return out.command_id
 
+    @property
+    def count(self) -> int:
+        """How many were sent until now."""
+        return len(self._items)
+
+    def rewind(self, count: int) -> None:
+        """Send only the first of what was sent until now."""
+        del self._items[count:]
+        self._bytes = sum(len(each.out.payload) for each in self._items)
+
     def kept(self) -> list[list[Any]]:
         """Return what was sent until now, as an inbox keeps it."""
         return [[*(getattr(each.out, name) for name in _Kept._fields[:-1]), each.always] for each in self._items]

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from command_bus.clock import wall_ms
-from command_bus.errors import BadResult, BadState, InvalidCommand
+from pydantic import ValidationError
+
+from command_bus.errors import BadResult, BadState, InvalidCommand, PayloadTooLarge
 from command_bus.messages.state import EntityState, HeldState
 from command_bus.messages.upcasting import upcast
 from command_bus.serialization.envelope import signed_array
-from command_bus.serialization.limits import Undecodable, compressed, expanded, reading_limits
-from command_bus.serialization.models import codec_for
+from command_bus.serialization.limits import PayloadLimits, Undecodable, compressed, expanded, reading_limits
+from command_bus.serialization.models import codec_for, problems_of
 from command_bus.serialization.native import Packer, unpackb
 from command_bus.serialization.odd_values import stored_text
 from command_bus.serialization.protection import Protection
@@ -55,8 +56,9 @@ class StateCodec:
     def __init__(self, settings: BusSettings, protection: Protection | None) -> None:
         self._most = settings.max_state
         self._above = settings.compress_above
-        self._limits = reading_limits(settings)
-        self._writing = replace(self._limits, max_bytes=self._most)
+        limits = reading_limits(settings)
+        self._limits = replace(limits, max_bytes=max(limits.max_bytes, self._most))
+        self._writing = replace(limits, max_bytes=self._most)
         self._protection = protection
         self._signatures = None if protection is None else protection.states
         self._sign = None if self._signatures is None else self._signatures.sign
@@ -71,9 +73,16 @@ class StateCodec:
         """
         stored = self.read(mailbox, known) if type(known) is bytes and known else known
         if isinstance(stored, StoredState) and stored.payload and is_kept(kind, stored, now_ms):
-            return HeldState(self.value(kind, stored), stored.payload, is_stored=True)
-        value = kind()
-        return HeldState(value, self.packed(value), is_stored=isinstance(stored, StoredState) and bool(stored.payload))
+            value = self.value(kind, stored)
+            is_as_stored = stored.version == kind.spec().version
+            return HeldState(value, stored.payload if is_as_stored else self.packed(value, self._limits), is_stored=True)
+        try:
+            value = kind()
+        except Exception as error:
+            raise BadState(f"{kind.__name__}: its defaults cannot be made: {_reason(error)}") from error
+        return HeldState(
+            value, self.packed(value, self._limits), is_stored=isinstance(stored, StoredState) and bool(stored.payload)
+        )
 
     def value(self, kind: type[EntityState], stored: StoredState) -> Any:
         """Return what is stored as an instance of a class.
@@ -91,18 +100,18 @@ class StateCodec:
         except InvalidCommand as error:
             raise BadState(error.message) from None
 
-    def packed(self, value: EntityState) -> bytes:
-        """Return the fields of a state, packed.
+    def packed(self, value: EntityState, limits: PayloadLimits | None = None) -> bytes:
+        """Return the fields of a state, packed; by default it may not be larger than `max_state`.
 
         Raises:
             BadState: One cannot be stored, or would not come back as it is, or all are larger than `max_state`.
         """
         try:
-            return codec_for(type(value)).encode(value, self._writing)
+            return codec_for(type(value)).encode(value, limits or self._writing)
+        except PayloadTooLarge as error:
+            raise BadState(f"{error.message}: the limit is the setting max_state") from None
         except InvalidCommand as error:
-            raise BadState(
-                f"{error.message}: it was not stored. The limit is the setting max_state, {self._most:,} bytes"
-            ) from None
+            raise BadState(error.message) from None
 
     def changed(self, held: HeldState, fence: int, now_ms: int) -> StoredState | None:
         """Return what is to be stored of a state after its handler, without a payload if it is to be deleted; None if it is as it was.
@@ -111,10 +120,18 @@ class StateCodec:
             BadState: As `packed`.
         """
         version = held.value.spec().version
+        if held.is_void:
+            return None
         if held.is_deleted:
             return StoredState(version, fence, now_ms, b"") if held.is_stored else None
-        payload = self.packed(held.value)
-        return None if payload == held.before else StoredState(version, fence, now_ms, payload)
+        payload = self.packed(held.value, self._limits)
+        if payload == held.before:
+            return None
+        if len(payload) > self._most:
+            raise BadState(
+                f"{held.value.spec().name}: {len(payload):,} bytes packed, the setting max_state allows {self._most:,}"
+            )
+        return StoredState(version, fence, now_ms, payload)
 
     def pack(self, mailbox: str, state: StoredState) -> bytes:
         """Return the stored form of a state; empty for one without a payload.
@@ -171,15 +188,15 @@ class StateCodec:
         except (BadResult, Undecodable) as error:
             raise BadState(str(error)) from None
 
-    def expiry(self, kinds: Iterable[type[EntityState] | None]) -> Callable[[bytes, bytes], bool] | None:
-        """Return what says of a mailbox and what is stored there whether it is kept no longer; None if all is kept for ever."""
+    def expiry(self, kinds: Iterable[type[EntityState] | None]) -> Callable[[bytes, bytes, int], bool] | None:
+        """Return what says of a mailbox, what is stored there and a time whether it is kept no longer; None if all is kept for ever."""
         ending = {kind.spec().entity: kind for kind in kinds if kind is not None and kind.spec().keep_ms is not None}
 
-        def is_over(name: bytes, data: bytes) -> bool:
+        def is_over(name: bytes, data: bytes, now_ms: int) -> bool:
             mailbox = stored_text(name)
             kind = ending.get(mailbox.partition(":")[0])
             try:
-                return kind is not None and not is_kept(kind, self.read(mailbox, data), wall_ms())
+                return kind is not None and not is_kept(kind, self.read(mailbox, data), now_ms)
             except BadState:
                 return False
 
@@ -190,3 +207,8 @@ def is_kept(kind: type[EntityState], stored: StoredState, now_ms: int) -> bool:
     """Return whether a state is still kept at a time."""
     keep_ms = kind.spec().keep_ms
     return keep_ms is None or stored.changed_ms + keep_ms >= now_ms
+
+
+def _reason(error: Exception) -> str:
+    """Return why values do not match a class; of another error its type."""
+    return problems_of(error) if isinstance(error, ValidationError) else type(error).__qualname__

@@ -5,33 +5,46 @@ the first has waited long enough, and lends its slot meanwhile. Each is settled 
 
 A call that raises is repeated with its halves, the left one first, until the commands that fail alone are found. If nothing has succeeded down to
 the first command, and the rest fails together, too, the cause is common, a database that is down say: then all have failed once, by log2(n) + 2
-calls. Commands on their last attempt are called alone first.
+calls. A command of which the common error would be the end, on its last attempt say, is called alone first.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from command_bus.errors import Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.context import CommandContext, Running, running_command
 from command_bus.messages.snooze import GiveUp
 from command_bus.serialization.envelope import AT_MOST_ONCE
 from command_bus.transport.steps import Cause
 from command_bus.worker.runnable import CommandContexts, Runnable
-from command_bus.worker.threads import HandlerThreads, ThreadJob, ThreadRunsError, timed_out
+from command_bus.worker.threads import HandlerThreads, NeverStartedError, ThreadJob, ThreadRunsError, timed_out
 
 M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The outcome of a command whose call failed."""
+    """The outcome of a command whose call failed.
+
+    Attributes:
+        error: What it raised.
+        trace: Where.
+    """
 
     error: BaseException
+    trace: TracebackType | None = None
+
+    def again(self) -> BaseException:
+        """Return the error to be raised: with its own traceback, to which others that raised it, too, have added."""
+        return self.error.with_traceback(self.trace)
 
 
 class WrongOutcomes(GiveUp):
@@ -44,29 +57,38 @@ class Halving(Generic[M]):
     Args:
         members: To be called with, at least one.
         call: Returns an outcome for each member, or raises.
-        is_last: Returns whether a member may not fail once more, so that it is called alone before it has failed.
+        is_final: Returns whether an error would be the end of a member, so that it is called alone before it has failed.
     """
 
     def __init__(
-        self, members: Sequence[M], call: Callable[[Sequence[M]], Awaitable[Sequence[Any]]], is_last: Callable[[M], bool]
+        self,
+        members: Sequence[M],
+        call: Callable[[Sequence[M]], Awaitable[Sequence[Any]]],
+        is_final: Callable[[M, BaseException], bool],
     ) -> None:
         self._members = members
         self._call = call
-        self._is_last = is_last
+        self._is_final = is_final
         self._found: dict[int, Any] = {}
 
     async def outcomes(self) -> list[Any]:
-        """Return the outcome of each member, `Failed` of those that make a call fail."""
-        await self._part(0, len(self._members))
-        return [self._found[at] for at in range(len(self._members))]
+        """Return the outcome of each member, `Failed` of those that make a call fail. A cancellation ends those that have none yet."""
+        with suppress(asyncio.CancelledError):
+            await self._part(0, len(self._members))
+        return [self._found.get(at, _CANCELLED) for at in range(len(self._members))]
 
-    async def _error(self, low: int, high: int) -> Exception | None:
+    async def _error(self, low: int, high: int) -> BaseException | None:
         """Call with a part; return what it raised."""
+        task = asyncio.current_task()
         try:
             values = await self._call(self._members[low:high])
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
             if isinstance(error, WrongOutcomes) or high - low == 1:
-                self._found.update((at, Failed(error)) for at in range(low, high))
+                self._found.update((at, Failed(error, error.__traceback__)) for at in range(low, high))
             return error
         self._found.update(enumerate(values, low))
         return None
@@ -89,8 +111,13 @@ class Halving(Generic[M]):
         if error is None:
             return
         for at in range(1, len(self._members)):
-            if at not in self._found and not (self._is_last(self._members[at]) and await self._error(at, at + 1) is None):
-                self._found.setdefault(at, Failed(error))
+            if at not in self._found and self._is_final(self._members[at], error):
+                await self._error(at, at + 1)
+            self._found.setdefault(at, Failed(error, error.__traceback__))
+
+
+_CANCELLED = Failed(asyncio.CancelledError())
+_NEVER_STARTED = Failed(NeverStartedError())
 
 
 @dataclass(slots=True, eq=False)
@@ -115,10 +142,10 @@ class _Member:
     call: asyncio.Task[None] | None = None
     is_gone: bool = False
 
-    @property
-    def is_last(self) -> bool:
-        """Whether one more failure is its last."""
-        return self.run.started.attempt >= self.run.policy.retry.attempts
+    def is_ended_by(self, error: BaseException) -> bool:
+        """Return whether this error would be its end: it is not tried again."""
+        policy = self.run.policy.retry
+        return isinstance(error, Reject | GiveUp) or self.run.started.attempt >= policy.attempts or not policy.retries(error)
 
 
 @dataclass(slots=True, eq=False)
@@ -135,11 +162,13 @@ class Batches:
     Args:
         threads: The place where plain functions run.
         contexts: Makes the context of each call.
+        is_full: Returns whether no more commands can wait: then what waits is called at once.
     """
 
-    def __init__(self, threads: HandlerThreads, contexts: CommandContexts) -> None:
+    def __init__(self, threads: HandlerThreads, contexts: CommandContexts, is_full: Callable[[], bool]) -> None:
         self._threads = threads
         self._contexts = contexts
+        self._is_full = is_full
         self._queues: dict[Handler, _Queue] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -161,9 +190,7 @@ class Batches:
             raise asyncio.CancelledError
         outcome = member.done.result()
         if isinstance(outcome, Failed):
-            raise outcome.error
-        if isinstance(outcome, Exception):
-            raise outcome
+            raise outcome.again()
         return outcome
 
     def _put(self, member: _Member) -> None:
@@ -176,7 +203,7 @@ class Batches:
         queue.members.append(member)
         if member.running is not None:
             member.running.gathers = True
-        if len(queue.members) >= batch.size:
+        if len(queue.members) >= batch.size or self._is_full():
             self._begin_all(handler)
         elif queue.timer is None:
             queue.timer = self._loop.call_later(batch.wait, self._begin_all, handler)
@@ -208,46 +235,73 @@ class Batches:
     def _begin(self, handler: Handler, members: list[_Member]) -> None:
         name = f"command_bus.batch {handler.spec.name}"
         call = self._loop.create_task(self._call_all(handler, members), name=name, context=self._contexts.new())
+        beside = frozenset(each.running.mailbox for each in members if each.running is not None)
         for each in members:
             each.batch, each.call = members, call
             if each.running is not None:
-                each.running.gathers = False
+                each.running.gathers, each.running.beside = False, beside
 
     async def _call_all(self, handler: Handler, members: list[_Member]) -> None:
-        outcomes: list[Any] = []
-        try:
-            outcomes = await Halving(members, partial(self._call, handler), lambda each: each.is_last).outcomes()
-        finally:
-            for at, each in enumerate(members):
-                if not each.done.done():
-                    each.done.set_result(outcomes[at] if outcomes else Failed(asyncio.CancelledError()))
+        outcomes = await Halving(members, partial(self._call, handler), _Member.is_ended_by).outcomes()
+        for each, outcome in zip(members, outcomes, strict=True):
+            if not each.done.done():
+                each.done.set_result(outcome)
 
     async def _call(self, handler: Handler, members: Sequence[_Member]) -> Sequence[Any]:
-        """Call the handler with those commands whose outcome is still wanted."""
+        """Call the handler with those commands whose outcome is still wanted, and whose lease is not over."""
         wanted = [each for each in members if not each.is_gone and each.run.may_start]
         outcomes: dict[_Member, Any] = {}
         if wanted:
-            values = await self._invoke(handler, wanted)
-            outcomes = dict(zip(wanted, _checked(handler, values, len(wanted)), strict=True))
-        return [outcomes.get(each) for each in members]
+            sent = [0 if each.run.outbox is None else each.run.outbox.count for each in wanted]
+            try:
+                values = await self._invoke(handler, wanted)
+                outcomes = dict(zip(wanted, _checked(handler, values, len(wanted)), strict=True))
+            except BaseException:
+                for each, count in zip(wanted, sent, strict=True):
+                    if each.run.outbox is not None:
+                        each.run.outbox.rewind(count)
+                raise
+        return [outcomes.get(each, _NEVER_STARTED) for each in members]
 
     async def _invoke(self, handler: Handler, members: Sequence[_Member]) -> Any:
-        first = members[0].run
         commands = [each.run.message for each in members]
         contexts = [each.context for each in members] if handler.wants_context else None
+        limited = [each.run for each in members if each.run.policy.attempt_timeout is not None]
+        first = min(limited, key=lambda run: run.policy.attempt_timeout or 0.0, default=None)
+        timeout = None if first is None else first.policy.attempt_timeout
         if not handler.is_async:
-            job = ThreadJob(lambda: handler.invoke(commands, contexts), lambda: any(each.run.may_start for each in members))
-            self._threads.submit(job)
-            value, error = await job.done
-            if error is not None:
-                raise error
-            return value
-        scope = asyncio.timeout(first.policy.attempt_timeout)
+            return await self._in_thread(handler, members, commands, contexts, first)
+        scope = asyncio.timeout(timeout)
         try:
             async with scope:
                 return await handler.invoke(commands, contexts)
         except TimeoutError as error:
-            raise (timed_out(first) if scope.expired() else error) from error
+            if first is not None and scope.expired():
+                raise timed_out(first) from error
+            raise
+
+    async def _in_thread(
+        self,
+        handler: Handler,
+        members: Sequence[_Member],
+        commands: list[Any],
+        contexts: list[Any] | None,
+        limited: Runnable | None,
+    ) -> Any:
+        """Call a plain function. A thread cannot be stopped: past the timeout its contexts say so, and the call has failed when it ends."""
+        job = ThreadJob(lambda: handler.invoke(commands, contexts), lambda: any(each.run.may_start for each in members))
+        self._threads.submit(job)
+        await asyncio.wait({job.done}, timeout=None if limited is None else limited.policy.attempt_timeout)
+        is_late = not job.done.done()
+        for each in members if is_late else ():
+            if each.context is not None:
+                each.context.cancel("timeout")
+        value, error = await job.done
+        if is_late and limited is not None:
+            raise timed_out(limited) from error
+        if error is not None:
+            raise error
+        return value
 
 
 def _checked(handler: Handler, values: Any, count: int) -> Sequence[Any]:
@@ -263,4 +317,4 @@ def _checked(handler: Handler, values: Any, count: int) -> Sequence[Any]:
         raise WrongOutcomes(
             f"{handler.name} was called with {count} commands, and returned {found}: an outcome for each, or None"
         )
-    return values
+    return [Failed(each, each.__traceback__) if isinstance(each, BaseException) else each for each in values]

@@ -15,7 +15,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from command_bus.clock import wall_ms
+from command_bus.clock import mono, wall_ms
 from command_bus.durable.undo import Ending
 from command_bus.errors import BadResult, BadState, BadStep, CallCycle, CommandBusError, InboxConflict, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
@@ -221,6 +221,17 @@ class Decisions:
             return Park(self._retention.settlement(envelope, outcome, "parked", started), record, started.entry)
         return None
 
+    def renew_state(self, run: Runnable, lease: Lease) -> None:
+        """Give a command that has failed within its middleware the state anew.
+
+        Raises:
+            BadState: It cannot be read.
+        """
+        if run.state is not None and run.state.is_void:
+            kind = type(run.state.value)
+            fresh = self._states.held(kind, lease.mailbox, lease.state or b"", run.started.now_ms)
+            run.state.value, run.state.is_void, run.state.is_deleted = fresh.value, False, False
+
     def change_state(self, run: Runnable, lease: Lease) -> None:
         """Note what the state of an entity becomes after a handler that returned.
 
@@ -228,7 +239,8 @@ class Decisions:
             BadState: It cannot be stored.
         """
         if run.state is not None:
-            after = self._states.changed(run.state, int(run.started.fence), run.started.now_ms)
+            now_ms = run.started.now_ms + int((mono() - run.began) * 1000)
+            after = self._states.changed(run.state, int(run.started.fence), now_ms)
             if after is not None:
                 run.changed_state, lease.state = self._states.pack(lease.mailbox, after), after
 

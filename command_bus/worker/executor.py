@@ -21,7 +21,7 @@ from command_bus.durable.compensation import is_compensating
 from command_bus.durable.handler_operations import HandlerOperations
 from command_bus.durable.names import CANCEL
 from command_bus.errors import BadState, CommandBusError, CommandCancelled, Reject
-from command_bus.messages.context import CommandContext, Running, current_command, while_lent
+from command_bus.messages.context import CommandContext, Running, current_command, running_command, while_lent
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.snooze import Snooze
 from command_bus.middleware import Handling, around_handle
@@ -110,7 +110,7 @@ class Executor:
         self._failures = FailureLog(self.worker)
         self._in_threads = ThreadRuns(self.threads, worker=self.worker, works=self.works)
         self._loop = asyncio.get_running_loop()
-        self._batches = Batches(self.threads, self.contexts)
+        self._batches = Batches(self.threads, self.contexts, is_full=lambda: not self.slots.admits_caller())
 
     def begin(self, lease: Lease, started: Started, task: asyncio.Task[Any]) -> Begun:
         """Run what was delivered, in a context of its own and in the current task, as far as it gets without waiting."""
@@ -174,7 +174,7 @@ class Executor:
                 if not isinstance(read, Runnable):
                     return read
             if self._callers and read.begun is None and read.envelope.name in self._callers and not read.serves_handler:
-                if not self.slots.admits_caller():
+                if not self.slots.admits_caller() and read.handler.batch is None:  # which keeps its slot then
                     return self.offers.again(started.now_ms)
                 read.lends_beyond = self.slots.all_lent
             read.lease, lease.is_unused = lease, False
@@ -347,7 +347,9 @@ class Executor:
         """Call the handler; whatever it sends with this end is ready then."""
         if run.lease is not None:
             run.reports = self.durable.reports(run.lease, run)
-        context.sends_by(outbox, run.reports, run.state, partial(self._memory, run, outbox))
+        run.outbox = outbox
+        running = running_command() if run.handler.batch is not None else None
+        context.sends_by(outbox, run.reports, run.state, partial(self._memory, run, outbox), running)
         try:
             try:
                 result = await self._call(run, context)
@@ -367,6 +369,18 @@ class Executor:
         )  # fmt: skip
 
     async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
+        """Call the handler. Where it raises, the state that it has changed is void, and is given anew if middleware calls again."""
+        if run.state is None:
+            return await self._invoke_handler(run, context)
+        if run.lease is not None:
+            self.decisions.renew_state(run, run.lease)
+        try:
+            return await self._invoke_handler(run, context)
+        except BaseException:
+            run.state.is_void = True
+            raise
+
+    async def _invoke_handler(self, run: Runnable, context: CommandContext | None) -> Any:
         handler = run.handler
         if handler.batch is not None:
             return await while_lent(self._batches.add(run, context))

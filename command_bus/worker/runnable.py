@@ -19,6 +19,7 @@ from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import Command
 from command_bus.messages.state import HeldState
+from command_bus.sending.follow_ups import FollowUps
 from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, WireEnvelope
 from command_bus.serialization.envelope_options import ATTEMPT_TIMEOUT, CALLERS, DURABLE, RETRY, with_caller
 from command_bus.serialization.limits import reading_limits
@@ -76,6 +77,8 @@ class Runnable:
     """The state of its entity, if its handler has it."""
     changed_state: bytes | None = None
     """What that becomes; None: it stays as it is."""
+    outbox: FollowUps | None = None
+    """What its handler sends, if it has a context."""
     reports: RunReports | None = None
     """The progress and log of its handler, if it may report."""
     begun: tuple[Running, Awaitable[Any]] | None = None

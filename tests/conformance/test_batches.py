@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from command_bus import (
+    CallCycle,
     Command,
     CommandBus,
     CommandContext,
@@ -17,13 +20,16 @@ from command_bus import (
     CommandRejected,
     EntityId,
     EntityPolicy,
+    GiveUp,
     HandlerRegistry,
     RegistrationError,
     Reject,
     RetryPolicy,
     Snooze,
 )
+from command_bus.worker.decisions import Decisions
 from tests.conformance.conftest import Sandbox
+from tests.conformance.harness import held_by
 
 pytestmark = pytest.mark.server
 ONCE = RetryPolicy(attempts=1)
@@ -301,3 +307,161 @@ async def test_a_policy_of_at_most_once_has_no_batches(sandbox: Sandbox, calls: 
     async with sandbox.bus(registry=registry_of(calls.handle), entities=policies) as bus:
         with pytest.raises(RegistrationError, match="cannot be at_most_once"):
             await bus.worker().start()
+
+
+@pytest.mark.parametrize("error", [GiveUp("no"), Reject("no")])
+async def test_a_final_error_of_a_call_is_no_end_of_innocent_ones(sandbox: Sandbox, error: Exception) -> None:
+    async def first_two(commands: Sequence[Insert]) -> Sequence[int]:
+        if any(each.n < 2 for each in commands):
+            raise error
+        return [each.n for each in commands]
+
+    async with sandbox.bus(registry=registry_of(first_two)) as bus, bus.worker():
+        replies = await send(bus, *range(8))
+    assert [isinstance(each, Exception) for each in replies[:2]] == [True, True]
+    assert replies[2:] == [2, 3, 4, 5, 6, 7]
+
+
+async def test_what_a_failed_call_has_sent_is_not_sent(sandbox: Sandbox) -> None:
+    class Mail(Command[None], entity="letter"):
+        letter: EntityId
+
+    mails: list[str] = []
+
+    async def sending(commands: Sequence[Insert], contexts: Sequence[CommandContext]) -> Sequence[int]:
+        for each, context in zip(commands, contexts, strict=True):
+            context.send(Mail(letter=str(each.n)))
+        if any(each.n == 5 for each in commands):
+            raise ValueError("poisoned")
+        return [each.n for each in commands]
+
+    registry = registry_of(sending)
+
+    @registry.handles(Mail)
+    async def mail(command: Mail) -> None:
+        mails.append(str(command.letter))
+
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
+        await send(bus, *range(8))
+        await bus.wait_idle(10)
+    assert sorted(mails) == ["0", "1", "2", "3", "4", "6", "7"]
+
+
+async def test_an_outcome_that_is_a_cancellation_completes_nothing(sandbox: Sandbox) -> None:
+    async def cancelled(commands: Sequence[Insert]) -> Any:
+        return [asyncio.CancelledError()] * len(commands)
+
+    async with sandbox.bus(registry=registry_of(cancelled, size=2)) as bus, bus.worker():
+        assert all(isinstance(each, CommandFailed) for each in await send(bus, 0, 1))
+
+
+async def test_a_cancellation_that_a_library_lets_out_is_an_error_like_others(sandbox: Sandbox, calls: Calls) -> None:
+    async def leaking(commands: Sequence[Insert]) -> Sequence[int]:
+        if any(each.n == 7 for each in commands):
+            raise asyncio.CancelledError
+        return await calls.handle(commands)
+
+    async with sandbox.bus(registry=registry_of(leaking)) as bus, bus.worker():
+        replies = await send(bus, *range(8))
+    assert replies[:7] == [10 * number for number in range(7)]
+    assert isinstance(replies[7], CommandFailed)
+    assert sorted(calls.done) == list(range(7)), "each once"
+
+
+async def test_a_loop_that_stands_still_settles_nothing_that_was_not_called(sandbox: Sandbox, calls: Calls) -> None:
+    async with sandbox.bus(registry=registry_of(calls.handle, wait=0.5), lease=1.0) as bus, bus.worker() as worker:
+        for number in range(4):
+            await bus.dispatch(Insert(row=f"r{number}", n=number))
+        while (await bus.stats()).in_flight < 4:
+            await asyncio.sleep(0.01)
+        for lease in held_by(worker).values():
+            lease.deadline = 0.0  # as after a loop that stood still for longer than the lease
+        await bus.wait_idle(20)
+    assert sorted(set(calls.done)) == list(range(4))
+
+
+@pytest.mark.parametrize("raises", [False, True])
+async def test_one_error_of_a_call_is_settled_in_linear_time(sandbox: Sandbox, *, raises: bool) -> None:
+    class Twice(Command[int], entity="row", retry=RetryPolicy(attempts=2, delay=60)):
+        row: EntityId
+
+    registry, shared = HandlerRegistry(), ValueError("all the same")
+
+    @registry.handles_many(Twice, size=200, wait=0.3)
+    async def failing(commands: Sequence[Twice]) -> Sequence[int | Exception]:
+        if raises:
+            raise ValueError("all the same")
+        return [shared] * len(commands)
+
+    async with sandbox.bus(registry=registry) as bus, bus.worker(concurrency=200):
+        lengths: list[int] = []
+        real = Decisions.failed
+
+        def failed(self: Decisions, run: Any, error: BaseException) -> Any:
+            lengths.append(len(traceback.extract_tb(error.__traceback__)))
+            return real(self, run, error)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Decisions, "failed", failed)
+            await bus.dispatch_batch(Twice(row=str(number)) for number in range(200))
+            while len(lengths) < 200:
+                await asyncio.sleep(0.02)
+        await bus.entities.purge()
+    assert max(lengths) < 20
+
+
+async def test_the_shortest_time_of_its_commands_is_that_of_a_call(sandbox: Sandbox) -> None:
+    registry, reasons = HandlerRegistry(), list[str | None]()
+
+    @registry.handles_many(Insert, size=2, wait=0.2)
+    def plain(commands: Sequence[Insert], contexts: Sequence[CommandContext]) -> Sequence[int]:
+        time.sleep(0.4)
+        reasons.extend(each.cancel_reason for each in contexts)
+        return [each.n for each in commands]
+
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
+        await bus.dispatch(Insert(row="a", n=1))
+        await bus.dispatch(Insert(row="b", n=2), attempt_timeout=0.1, retry=ONCE)
+        await bus.wait_idle(20)
+        letters = [each async for each in bus.dead_letters.list()]
+    assert reasons[:2] == ["timeout", "timeout"]
+    assert [each.entity_id for each in letters] == ["b"]
+
+
+async def test_contexts_send_as_their_commands_and_call_no_entity_of_the_batch(sandbox: Sandbox) -> None:
+    class Other(Command[int], entity="other"):
+        other: EntityId
+
+    causes: dict[str, str | None] = {}
+    cycles: list[str] = []
+
+    async def calling(commands: Sequence[Insert], contexts: Sequence[CommandContext]) -> Sequence[int]:
+        for each, context in zip(commands, contexts, strict=True):
+            await context.dispatch(Other(other=str(each.n)))
+        try:
+            await contexts[0].call(Insert(row=str(commands[1].row), n=9), timeout=5)
+        except CallCycle as error:
+            cycles.append(error.message)
+        return [each.n for each in commands]
+
+    registry = registry_of(calling, size=2, wait=5.0)
+
+    @registry.handles(Other)
+    async def other(command: Other, context: CommandContext) -> int:
+        causes[str(command.other)] = context.causation_id
+        return 1
+
+    async with sandbox.bus(registry=registry) as bus, bus.worker():
+        ids = [(await bus.dispatch(Insert(row=f"r{number}", n=number))).command_id for number in range(2)]
+        await bus.wait_idle(20)
+    assert causes == {"0": ids[0], "1": ids[1]}
+    assert "in the same batch" in cycles[0]
+
+
+async def test_where_no_more_can_wait_the_batch_is_called(sandbox: Sandbox, calls: Calls) -> None:
+    bus = sandbox.bus(registry=registry_of(calls.handle, size=100, wait=60.0), max_waiting=5)
+    async with bus, bus.worker(concurrency=2):
+        replies = asyncio.ensure_future(send(bus, *range(6)))
+        done, _ = await asyncio.wait({replies}, timeout=20)
+        assert done
+    assert sorted(calls.done) == list(range(6))

@@ -72,7 +72,7 @@ SETTLEMENT = (
     ),
     Mutant(
         "follow-ups are sent before the settlement",
-        f"{_LUA}/advance/1_steps.lua",
+        f"{_LUA}/advance/1a_read.lua",
         "        step.follow_ups[i] = {key",
         "        redis.call('HSET', lone, 'box:b', ARGV[arg - 1])\n        step.follow_ups[i] = {key",
         "tests/conformance/steps/test_follow_up_steps.py::test_who_has_lost_the_lease_sends_nothing",

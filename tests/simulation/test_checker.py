@@ -362,6 +362,43 @@ def shared_evenly(history: History) -> None:
         ran(history, name, 1011.0 + number, 1011.5 + number).entity = history.sent[name].entity
 
 
+def changed_rightly(history: History) -> None:
+    """Let the first two commands change the state, and the third see that."""
+    runs = [f"{run.id} {run.fence}" for run in history.executions[:2]]
+    history.kept_states = {"e1": runs}
+    for number, run in enumerate(history.executions):
+        run.saw = runs[: min(number, 2)]
+
+
+def state_lost(history: History) -> None:
+    changed_rightly(history)
+    history.kept_states = {"e1": []}
+
+
+def state_changed_twice(history: History) -> None:
+    changed_rightly(history)
+    assert history.kept_states is not None
+    history.kept_states["e1"].append(history.kept_states["e1"][0])
+
+
+def state_seen_too_old(history: History) -> None:
+    changed_rightly(history)
+    history.executions[2].saw = []
+
+
+def state_by_a_run_that_failed(history: History) -> None:
+    changed_rightly(history)
+    assert history.kept_states is not None
+    failed = history.executions[2]
+    history.kept_states["e1"].append(f"{failed.id} {failed.fence}")
+
+
+def state_behind_its_reply(history: History) -> None:
+    changed_rightly(history)
+    called = sent(history, "p1.4", 1003.0, how="call", outcome="value", answered=1003.3)
+    called.value = ran(history, "p1.4", 1003.1, 1003.2).fence
+
+
 BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "order": [out_of_order],
     "due": [too_soon, tied_out_of_order],
@@ -397,6 +434,7 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "removed_schedules": [fired_after_its_removal],
     "durable": DURABLE_BREAKAGES,
     "shares": [shared_evenly],
+    "entity_states": [state_lost, state_changed_twice, state_seen_too_old, state_by_a_run_that_failed, state_behind_its_reply],
     "drained": [stuck, left_behind, wrong_depth],
 }
 
@@ -410,6 +448,8 @@ def test_a_right_history_breaks_nothing() -> None:
     ended_rightly(history)
     told_rightly(history)
     triggered(history)
+    assert check(history) == []
+    changed_rightly(history)
     assert check(history) == []
     history.triggers.append(Trigger("e1", "p1.3", 1003.0))
     assert check(history) == [], "it may not have arrived"

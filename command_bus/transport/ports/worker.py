@@ -101,7 +101,7 @@ class WorkerSideOptions:
         heartbeat: Called with the server's time in ms, with each renewal; returns the record that `announcements.workers` reads.
         schedules: Fires schedules; None: this worker leaves them to others.
         forgotten: Called, in any thread, if the server has lost what this worker had written.
-        state_over: Returns whether the state of a mailbox is kept no longer; None: all are kept for ever.
+        state_over: Returns whether the state of a mailbox is kept no longer at a time; None: all are kept for ever.
     """
 
     name: str
@@ -111,7 +111,7 @@ class WorkerSideOptions:
     heartbeat: Callable[[int], bytes]
     schedules: DueSchedules | None = None
     forgotten: Callable[[], None] = lambda: None
-    state_over: Callable[[bytes, bytes], bool] | None = None
+    state_over: Callable[[bytes, bytes, int], bool] | None = None
 
 
 class WorkerSide(Protocol):

@@ -24,6 +24,7 @@ from command_bus import (
     HandlerRegistry,
     InvalidCommand,
     Query,
+    RegistrationError,
     Reject,
     RetryPolicy,
     Snooze,
@@ -291,7 +292,7 @@ async def overwrite(sandbox: Sandbox, mailbox: str, value: bytes) -> bytes:
     await client.hset(key, mailbox, value)  # type: ignore[misc,arg-type]
     found: Any = await client.hget(key, "thing:t")  # type: ignore[misc]
     await client.aclose()
-    return bytes(found)
+    return bytes(found or b"")
 
 
 async def test_older_versions_are_brought_up_and_newer_ones_left_to_newer_workers(sandbox: Sandbox) -> None:
@@ -359,7 +360,7 @@ async def test_large_states_are_compressed_where_payloads_are(sandbox: Sandbox) 
 
 
 async def test_lanes_have_no_states(sandbox: Sandbox) -> None:
-    from command_bus import EntityPolicy, RegistrationError
+    from command_bus import EntityPolicy
 
     async with sandbox.bus(registry=registry, entities={"account": EntityPolicy(lanes(4))}) as bus:
         with pytest.raises(InvalidCommand, match="they have no states"):

@@ -30,6 +30,7 @@ from command_bus.transport.mailboxes import is_mailbox
 from command_bus.transport.redis.admin.statistics import RedisStatistics
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
+from command_bus.transport.redis.connection.retrying import server_ms
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.ready_stream import repair_page
@@ -227,7 +228,7 @@ class Upkeep(Periodic):
         lease: Seconds that a lease lives.
         letters: How long and how many dead letters are kept.
         limited: Told which mailboxes of a page wait for limits; None if other workers look after them.
-        over: Returns whether a mailbox's state is kept no longer; None: all are kept for ever.
+        over: Returns whether a mailbox's state is kept no longer at a time; None: all are kept for ever.
     """
 
     name = "upkeep"
@@ -235,7 +236,7 @@ class Upkeep(Periodic):
     lease: float
     letters: LetterLimits = ALL_LETTERS
     limited: Callable[[Sequence[str]], Awaitable[None]] | None = None
-    over: Callable[[bytes, bytes], bool] | None = None
+    over: Callable[[bytes, bytes, int], bool] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -286,12 +287,13 @@ class Upkeep(Periodic):
             _log.info("%s: %d unique keys were held by no command any more, or their window was over", self.keys.unique, released)
         return part
 
-    async def _delete_states(self, over: Callable[[bytes, bytes], bool]) -> None:
+    async def _delete_states(self, over: Callable[[bytes, bytes, int], bool]) -> None:
         """Delete those states of a page that are kept no longer, and whose entity does nothing."""
         key, cursor = self.keys.states, self._state_cursor
+        now_ms = server_ms(await self.server.ask(lambda client: client.time()))
         self._state_cursor, page = await self.server.ask(lambda client: client.hscan(key, cursor, count=_STATES))
         for mailbox, state in page.items():
-            if over(mailbox, state):
+            if over(mailbox, state, now_ms):
                 await self.server.run(CHANGE_STATE, [self.keys.active, key], [mailbox, "", 1, state])
 
     async def _remove_lost(self) -> None:

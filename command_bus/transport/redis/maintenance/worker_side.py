@@ -57,7 +57,7 @@ class Maintenance:
         letters: How long and how many dead letters are kept in a shard.
         schedules: Fires schedules; None: other workers do.
         ended: Called with a lease that was taken over, in case limits were asked under it.
-        over: Returns whether a mailbox's state is kept no longer; None: all are kept for ever.
+        over: Returns whether a mailbox's state is kept no longer at a time; None: all are kept for ever.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Maintenance:
         letters: LetterLimits = ALL_LETTERS,
         schedules: DueSchedules | None = None,
         ended: Callable[[Lease], None] = lambda _: None,
-        over: Callable[[bytes, bytes], bool] | None = None,
+        over: Callable[[bytes, bytes, int], bool] | None = None,
     ) -> None:
         every = _CHECK * max(1.0, keys.count / _LOOKS)
         beat, often = Beat(every), Beat(min(every, leases.lease / _CHECKS))
