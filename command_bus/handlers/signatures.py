@@ -197,6 +197,10 @@ def read_batch_signature(function: Callable[..., Any], message_type: type[Messag
         raise RegistrationError(f"{name} takes no batch: {_as_batch(function, message_type)}")
     for parameter in parameters[1:]:
         annotation = unalias(_resolved(parameter.annotation, names))
+        if is_state(annotation):
+            raise RegistrationError(
+                f"{name}: a batch is of several entities, so it has no state: its parameter {parameter.name!r}"
+            )
         is_named = annotation is not Any or parameter.name == "contexts"
         if is_named and not contexts and _is_sequence(annotation, lambda each: unalias(each) in (CommandContext, Any)):
             contexts.append(parameter)
@@ -400,7 +404,10 @@ def _find_state(
     name: str, parameters: list[inspect.Parameter], names: dict[str, Any], message_type: type[Message[Any]]
 ) -> tuple[str | None, type[EntityState] | None]:
     """Return the parameter that takes the state of the entity, and its class."""
-    annotations = ((each, unalias(_resolved(each.annotation, names))) for each in parameters[1:])
+    annotations = [(each, unalias(_resolved(each.annotation, names))) for each in parameters[1:]]
+    for each, annotation in annotations:
+        if _is_union(annotation) and any(map(is_state, get_args(annotation))):
+            raise RegistrationError(f"{name}: a state is never None: annotate its parameter {each.name!r} with the class alone")
     found = [(each, annotation) for each, annotation in annotations if is_state(annotation)]
     if not found:
         return None, None

@@ -77,12 +77,13 @@ class StateCodec:
             is_as_stored = stored.version == kind.spec().version
             return HeldState(value, stored.payload if is_as_stored else self.packed(value, self._limits), is_stored=True)
         try:
-            value = kind()
+            before = self.packed(kind(), self._limits)
+            value = codec_for(kind).decode(before, self._limits)  # a default that can be changed in place is not shared
+        except BadState:
+            raise
         except Exception as error:
             raise BadState(f"{kind.__name__}: its defaults cannot be made: {_reason(error)}") from error
-        return HeldState(
-            value, self.packed(value, self._limits), is_stored=isinstance(stored, StoredState) and bool(stored.payload)
-        )
+        return HeldState(value, before, is_stored=isinstance(stored, StoredState) and bool(stored.payload))
 
     def value(self, kind: type[EntityState], stored: StoredState) -> Any:
         """Return what is stored as an instance of a class.

@@ -67,6 +67,7 @@ class TestBus(Noted):
         self.clock = VirtualClock()
         self._processes = BusProcesses(self.clock, registry, bus, workers, options)
         self.bus = self._processes.bus
+        self.states = self.bus.states
         self._processes.recorder.serving = self._serve
         super().__init__(self._processes.recorder)
 

@@ -170,6 +170,7 @@ class Batches:
         self._contexts = contexts
         self._is_full = is_full
         self._queues: dict[Handler, _Queue] = {}
+        self._waits = True
         self._loop = asyncio.get_running_loop()
 
     async def add(self, run: Runnable, context: CommandContext | None) -> Any:
@@ -193,6 +194,12 @@ class Batches:
             raise outcome.again()
         return outcome
 
+    def wait_no_more(self) -> None:
+        """Call with what waits, and from now on with each command at once: the worker stops."""
+        self._waits = False
+        for handler in list(self._queues):
+            self._begin_all(handler)
+
     def _put(self, member: _Member) -> None:
         handler = member.run.handler
         batch = handler.batch
@@ -203,7 +210,7 @@ class Batches:
         queue.members.append(member)
         if member.running is not None:
             member.running.gathers = True
-        if len(queue.members) >= batch.size or self._is_full():
+        if len(queue.members) >= batch.size or not self._waits or self._is_full():
             self._begin_all(handler)
         elif queue.timer is None:
             queue.timer = self._loop.call_later(batch.wait, self._begin_all, handler)

@@ -110,7 +110,7 @@ class Executor:
         self._failures = FailureLog(self.worker)
         self._in_threads = ThreadRuns(self.threads, worker=self.worker, works=self.works)
         self._loop = asyncio.get_running_loop()
-        self._batches = Batches(self.threads, self.contexts, is_full=lambda: not self.slots.admits_caller())
+        self.batches = Batches(self.threads, self.contexts, is_full=lambda: not self.slots.admits_caller())
 
     def begin(self, lease: Lease, started: Started, task: asyncio.Task[Any]) -> Begun:
         """Run what was delivered, in a context of its own and in the current task, as far as it gets without waiting."""
@@ -383,7 +383,7 @@ class Executor:
     async def _invoke_handler(self, run: Runnable, context: CommandContext | None) -> Any:
         handler = run.handler
         if handler.batch is not None:
-            return await while_lent(self._batches.add(run, context))
+            return await while_lent(self.batches.add(run, context))
         timeout = run.policy.attempt_timeout
         if not handler.is_async:
             if handler.scope is None:

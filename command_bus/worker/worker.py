@@ -319,7 +319,7 @@ class _Parts:
             )
         )
         decisions = _decisions(worker, session)
-        executor = Executor(
+        self._executor = executor = Executor(
             worker.bus,
             decisions,
             self.threads,
@@ -348,6 +348,7 @@ class _Parts:
         if side.consumer.running:
             _log.info("stopping: waits up to %g s for what runs: %s", grace, _named(side.consumer.running.values()))
         await side.consumer.stop_reading()
+        self._executor.batches.wait_no_more()
         running = side.consumer.running
         finished, left = await asyncio.wait(running, timeout=grace) if running else (set(), set())
         if left:

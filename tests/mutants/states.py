@@ -109,7 +109,7 @@ STATES = (
         "worker/batches.py",
         "outcomes.get(each, _NEVER_STARTED)",
         "outcomes.get(each)",
-        f"{_BATCHES}::test_a_loop_that_stands_still_settles_nothing_that_was_not_called",
+        f"{_BATCHES}::test_what_may_not_start_any_more_is_not_settled",
     ),
     Mutant(
         "one error collects the tracebacks of all",
@@ -142,8 +142,8 @@ STATES = (
     Mutant(
         "who waits for a batch keeps its slot",
         "worker/executor.py",
-        "await while_lent(self._batches.add(run, context))",
-        "await self._batches.add(run, context)",
+        "await while_lent(self.batches.add(run, context))",
+        "await self.batches.add(run, context)",
         f"{_BATCHES}::test_commands_of_several_entities_are_one_call_and_end_each",
     ),
     Mutant(

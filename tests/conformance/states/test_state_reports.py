@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from command_bus import (
     BadState,
@@ -18,6 +18,7 @@ from command_bus import (
     HandlerRegistry,
     Middleware,
     RegistrationError,
+    RetryPolicy,
     upcasts,
 )
 from tests.conformance.conftest import Sandbox
@@ -106,32 +107,67 @@ async def test_what_a_failed_call_within_middleware_has_changed_does_not_count(s
         assert await bus.call(Move(purse="p", amount=1)) == (1 if answers else 6)
 
 
+def with_amount() -> HandlerRegistry:
+    own = HandlerRegistry()
+
+    class Purse(EntityState, entity="purse"):
+        amount: int = 0
+
+    @own.handles(Move)
+    async def move(command: Move, purse: Purse) -> int:
+        return purse.amount + 1
+
+    return own
+
+
+def with_total() -> HandlerRegistry:
+    own = HandlerRegistry()
+
+    class Purse(EntityState, entity="purse"):
+        total: int = 0
+
+    @own.handles(Move)
+    async def move(command: Move, purse: Purse) -> int:
+        return purse.total + 2
+
+    return own
+
+
 async def test_a_name_means_the_class_beside_the_handler(sandbox: Sandbox) -> None:
-    def made(field: str) -> HandlerRegistry:
-        own = HandlerRegistry()
-        if field == "amount":
+    for number, made in enumerate((with_amount, with_total, with_amount)):
+        async with sandbox.bus(registry=made(), namespace=f"{sandbox.namespace}-{number}") as bus, bus.worker():
+            assert await bus.call(Move(purse="p", amount=1)) == (2 if made is with_total else 1)
 
-            class Purse(EntityState, entity="purse"):
-                amount: int = 0
 
-            @own.handles(Move)
-            async def move(command: Move, purse: Purse) -> int:
-                return len([purse.amount])
+async def test_a_default_is_not_shared_by_entities(sandbox: Sandbox) -> None:
+    class Inner(BaseModel):
+        items: list[int] = Field(default_factory=list[int])
 
-        else:
+    class Shared(EntityState, entity="purse"):
+        inner: Inner = Inner()
 
-            class Purse(EntityState, entity="purse"):  # type: ignore[no-redef]
-                total: int = 0
+    own = HandlerRegistry()
 
-            @own.handles(Move)
-            async def move(command: Move, purse: Purse) -> int:
-                return len([purse.total])  # type: ignore[attr-defined]
+    @own.handles(Move)
+    async def move(command: Move, state: Shared) -> int:
+        state.inner.items.append(command.amount)
+        if command.amount < 0:
+            raise ValueError("no")
+        return len(state.inner.items)
 
-        return own
+    async with sandbox.bus(registry=own) as bus, bus.worker():
+        await bus.dispatch(Move(purse="a", amount=-1), retry=RetryPolicy(attempts=1))
+        await bus.wait_idle(10)
+        assert await bus.call(Move(purse="b", amount=1)) == 1
+        assert await bus.call(Move(purse="c", amount=1)) == 1
 
-    for field in ("amount", "total", "amount"):
-        async with sandbox.bus(registry=made(field), namespace=f"{sandbox.namespace}-{field}") as bus, bus.worker():
-            assert await bus.call(Move(purse="p", amount=1)) == 1
+
+def test_a_state_is_never_none() -> None:
+    async def move(command: Move, purse: Cents1 | None = None) -> int:
+        return 0 if purse is None else purse.amount
+
+    with pytest.raises(RegistrationError, match="a state is never None"):
+        HandlerRegistry().handles(Move)(move)
 
 
 async def test_time_of_a_change_is_that_of_the_end_of_its_handler(sandbox: Sandbox) -> None:

@@ -136,7 +136,8 @@ _LONGEST_PAUSE, _SHORTEST_PAUSE = 60.0, 0.02
 _LIMITED_PAUSE = 5.0
 """Seconds between two pages of the fleet, at most, while mailboxes wait for limits."""
 _SWEEP = 60.0
-_STATES = 200
+_STATES, _FEW = 200, 20
+"""States that are looked at together; if more than one of so many is over, the next page is looked at soon."""
 _BETWEEN_PAGES = 0.1
 """Seconds between two pages of dead letters while there are more to delete."""
 _SHOWN = 3600.0
@@ -261,11 +262,12 @@ class Upkeep(Periodic):
             pause = _BETWEEN_PAGES if await self._pruning.page() else _LONGEST_PAUSE
             self._prune_at = now + pause * JITTER.uniform(0.8, 1.2)
         if self.over is not None and now >= self._states_at:
-            self._states_at = now + _LONGEST_PAUSE * JITTER.uniform(0.8, 1.2)
-            await self._delete_states(self.over)
+            pause = _BETWEEN_PAGES if await self._delete_states(self.over) else _LONGEST_PAUSE
+            self._states_at = now + pause * JITTER.uniform(0.8, 1.2)
         part = min(await self._repair(), await self._sweep())
         pause = min(self._longest, max(_SHORTEST_PAUSE, _ROUND * self._workers * part)) * JITTER.uniform(0.8, 1.2)
-        return max(_SHORTEST_PAUSE, min(pause, self._prune_at - mono()))
+        next_at = self._prune_at if self.over is None else min(self._prune_at, self._states_at)
+        return max(_SHORTEST_PAUSE, min(pause, next_at - mono()))
 
     async def _repair(self) -> float:
         """Repair a page of mailboxes, and now and then the counters; return which part of all mailboxes it was."""
@@ -287,14 +289,15 @@ class Upkeep(Periodic):
             _log.info("%s: %d unique keys were held by no command any more, or their window was over", self.keys.unique, released)
         return part
 
-    async def _delete_states(self, over: Callable[[bytes, bytes, int], bool]) -> None:
-        """Delete those states of a page that are kept no longer, and whose entity does nothing."""
+    async def _delete_states(self, over: Callable[[bytes, bytes, int], bool]) -> bool:
+        """Delete those states of a page that are kept no longer, and whose entity does nothing; return whether there may be more soon."""
         key, cursor = self.keys.states, self._state_cursor
         now_ms = server_ms(await self.server.ask(lambda client: client.time()))
         self._state_cursor, page = await self.server.ask(lambda client: client.hscan(key, cursor, count=_STATES))
-        for mailbox, state in page.items():
-            if over(mailbox, state, now_ms):
-                await self.server.run(CHANGE_STATE, [self.keys.active, key], [mailbox, "", 1, state])
+        ended = [(mailbox, state) for mailbox, state in page.items() if over(mailbox, state, now_ms)]
+        for mailbox, state in ended:
+            await self.server.run(CHANGE_STATE, [self.keys.active, key], [mailbox, "", 1, state])
+        return len(ended) > len(page) // _FEW and self._state_cursor != 0
 
     async def _remove_lost(self) -> None:
         """Remove workers that have been silent for an hour and ten leases and hold nothing; count the live ones."""

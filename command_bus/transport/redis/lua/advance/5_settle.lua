@@ -54,12 +54,13 @@ local counted = {
 local function settle(step, parts)
   -- Before anything is written: this may raise, and so may what follows.
   local head = not alone[step.name] and next_of(step, step.message)
+  if step.states then call('HLEN', step.states) end
+  if head and (head[2] or ends_lease(step)) then trim(step, head[1]) end
   if step.states and step.state == '' then
     call('HDEL', step.states, step.name)
   elseif step.states then
     call('HSET', step.states, step.name, step.state)
   end
-  if head and (head[2] or ends_lease(step)) then trim(step, head[1]) end
   if step.verb == VERB.BURY then write_letter(step, '0') end
   local counter = counted[step.verb]
   if counter then counts[counter] = counts[counter] + 1 end
