@@ -171,7 +171,7 @@ class Entities(OnSession):
             entity_type: As `types()` names it.
 
         Raises:
-            EntityTypeInUse: It has entities with work, dead letters, or is paused or drained.
+            EntityTypeInUse: It has entities with work or a state, dead letters, or is paused or drained.
             TransportUnavailable: The server cannot be reached.
         """
         return await forget_type(self._session, entity_type)

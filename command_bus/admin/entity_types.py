@@ -49,12 +49,16 @@ async def _refuse_if_used(session: Session, entity_type: str) -> None:
         found.append(f"{len(mailboxes):,} of its entities have work, or are paused or drained ({mailbox_label(min(mailboxes))})")
     letters = [letter.id async for letter in DeadLetters(session).list(limit=1, entity_type=entity_type)]
     found += [f"there is a dead letter of it ({letter})" for letter in letters]
+    async for states in session.transport.operator.states.pages(entity_type):
+        if states:
+            found.append(f"entities of it have a state ({mailbox_label(min(states))})")
+            break
     if any(hold.what == scope_label(scope) for hold in await session.transport.operator.holds.wide()):
         found.append("it is paused or drained: resume it")
     if found:
         raise EntityTypeInUse(
             f"entity type {entity_type!r} is in use: {'; '.join(found)}. Its record keeps two clients from running one entity's commands at once: "
-            "let the work end, or purge it and its dead letters, then ask again",
+            "let the work end, or purge it, its dead letters and its states, then ask again",
             entity_type=entity_type,
         )
 

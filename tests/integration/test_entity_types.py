@@ -16,6 +16,7 @@ from command_bus import (
     CommandBus,
     EntityId,
     EntityPolicy,
+    EntityState,
     EntityTypeInUse,
     HandlerRegistry,
     InvalidSettings,
@@ -98,6 +99,19 @@ async def test_a_delayed_command_and_a_dead_letter_count_as_stored(bus: CommandB
                 letters = [each async for each in other.dead_letters.list()]
     with pytest.raises(EntityTypeInUse, match=letters[0].id):
         await bus.entities.forget_type("t2")
+
+
+async def test_a_state_counts_as_stored(bus: CommandBus) -> None:
+    class Cart(EntityState, entity="t3"):
+        items: int = 0
+
+    await bus.dispatch_raw("t3", "a", "Any", {}, command_id="c-3")
+    await bus.cancel("c-3")
+    await bus.states.put("a", Cart(items=2))
+    with pytest.raises(EntityTypeInUse, match="have a state .t3:a"):
+        await bus.entities.forget_type("t3")
+    await bus.states.delete(Cart, "a")
+    assert await bus.entities.forget_type("t3")
 
 
 async def test_a_poisoned_type_is_given_back_to_its_clients(bus: CommandBus, server: EmbeddedServer) -> None:

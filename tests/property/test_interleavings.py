@@ -493,7 +493,7 @@ def test_long_histories(seed: int) -> None:
 
 
 Interleavings.TestCase.settings = settings(
-    max_examples=25,
+    max_examples=15,
     stateful_step_count=40,
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -148,6 +148,7 @@ async def test_one_process(start: Start, sender: CommandBus) -> None:
     assert program.process.wait(20) == 0
 
 
+@pytest.mark.slow
 async def test_of_several_processes_the_supervisor_answers_for_all(start: Start, sender: CommandBus) -> None:
     program = start("--health-port", "0", "--processes", "2", "--concurrency", "1")
     assert program.get("/healthz").status == 200  # at once: nothing is stuck
