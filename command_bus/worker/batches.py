@@ -36,7 +36,7 @@ class Failed:
 
     Attributes:
         error: What it raised.
-        trace: Where.
+        trace: Its traceback at the end of that call.
     """
 
     error: BaseException

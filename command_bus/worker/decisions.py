@@ -223,7 +223,7 @@ class Decisions:
         return None
 
     def renew_state(self, run: Runnable, lease: Lease) -> None:
-        """Give a command that has failed within its middleware the state anew.
+        """Give a command that has failed within its middleware the state again, as it was stored.
 
         Raises:
             BadState: It cannot be read.

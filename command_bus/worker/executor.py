@@ -369,7 +369,7 @@ class Executor:
         )  # fmt: skip
 
     async def _invoke(self, run: Runnable, context: CommandContext | None) -> Any:
-        """Call the handler. Where it raises, the state that it has changed is void, and is given anew if middleware calls again."""
+        """Call the handler. Where it raises, the state that it has changed is void, and is read again if middleware calls again."""
         if run.state is None:
             return await self._invoke_handler(run, context)
         if run.lease is not None:

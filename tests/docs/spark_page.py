@@ -73,6 +73,7 @@ _ROWS: dict[View, str] = {
     "rejects": "A row for each row of a dispatch that is no command.",
     "entities": "A row for each entity that has work, or is paused, as it is when a task reads it.",
     "dispatches": "A row for each dispatch that is remembered.",
+    "states": "A row for each entity that has a [state](../state.md), of all types or of `entityType`, as it is when a task reads it.",
 }
 
 _DISPATCH = "the dispatch"
@@ -142,6 +143,16 @@ _MEANING: dict[View, dict[str, str]] = {
         "depth": "its commands, including running and delayed ones",
         "oldest_accepted_at": "when the first of them was accepted; NULL if all are delayed",
         "attempt": "how often its first command was started",
+        "shard": "its shard",
+    },
+    "states": {
+        "entity_type": "its type",
+        "entity": "its id; of one over 512 bytes `~` and its digest",
+        "state": "the state as JSON; NULL if it is encrypted, or not what a bus has stored",
+        "changed_at": "when it was last changed, by the server's clock",
+        "revision": "grows with each change",
+        "version": "number of the form in which it is stored",
+        "bytes": "bytes that are stored",
         "shard": "its shard",
     },
     "dispatches": {

@@ -40,7 +40,7 @@ def registry() -> HandlerRegistry:
     async def close(command: Close, account: Account, context: CommandContext) -> None:
         context.delete_state()
 
-    @made.handles_many(Insert, size=10, wait=3600)
+    @made.handles_many(Insert, size=10, wait=60)
     async def insert(commands: Sequence[Insert]) -> Sequence[int]:
         return [len(commands)] * len(commands)
 

@@ -64,9 +64,9 @@ STATES = (
     Mutant(
         "what cannot be read runs on defaults",
         "worker/decisions.py",
-        '        except BadState as error:\n            text = f"the state',
-        "        except BadState as error:\n            run.state = self._states.held(run.handler.state, lease.mailbox, b'', 0)\n"
-        '            return None\n            text = f"the state',
+        "            reason = error.message if isinstance(error, BadState)",
+        "            run.state = self._states.held(run.handler.state or EntityState, lease.mailbox, b'', 0)\n            return None\n"
+        "            reason = error.message if isinstance(error, BadState)",
         f"{_STATES}::test_what_nobody_can_read_parks_the_entity_and_nothing_runs_on_defaults",
     ),
     Mutant(
