@@ -108,7 +108,7 @@ async def test_a_state_counts_as_stored(bus: CommandBus) -> None:
     await bus.dispatch_raw("t3", "a", "Any", {}, command_id="c-3")
     await bus.cancel("c-3")
     await bus.states.put("a", Cart(items=2))
-    with pytest.raises(EntityTypeInUse, match="have a state .t3:a"):
+    with pytest.raises(EntityTypeInUse, match="have a state"):
         await bus.entities.forget_type("t3")
     await bus.states.delete(Cart, "a")
     assert await bus.entities.forget_type("t3")

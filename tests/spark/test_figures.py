@@ -64,6 +64,7 @@ class TestStreams:
         assert " in the last batch, " in str(report)
         assert report.seconds > 0
 
+    @pytest.mark.slow
     def test_a_replayed_batch_counts_once(self, spark: SparkSession, namespace: Namespace) -> None:
         rows = spark.createDataFrame([("a", 1, 1.0, None), ("a", 1, 1.0, None), ("a", 2, 500.0, None)], MOVES)
 
@@ -77,6 +78,7 @@ class TestStreams:
             assert (report.rows, report.added, report.duplicates, report.rejected) == (6, 2, 2, 2)
         assert dispatch(2, rows.where("false")).state == "committed"  # nothing of it is open
 
+    @pytest.mark.slow
     def test_dropped_rows_of_earlier_batches_are_not_missing(self, spark: SparkSession, namespace: Namespace) -> None:
         rows = spark.createDataFrame([("a", seq, 100.0 * (seq % 3)) for seq in range(6)], "truck string, seq long, load double")
         given: Any = {"key": ["truck", "seq"], "order_by": "seq", "dispatch_id": "d", **namespace.options}

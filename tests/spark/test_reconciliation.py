@@ -252,6 +252,7 @@ def test_trimmed_outcomes_are_no_proof(spark: SparkSession, namespace: Namespace
     assert counts_of(reconcile(report)) == {"missing": 5}  # younger than a day: nothing can have run out of time
 
 
+@pytest.mark.slow
 def test_expired_outcomes_are_no_proof(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, posts(spark, *["fine"] * 3), outcomes="1 s", remember_for="1 h")
     with working(namespace, handlers()):
