@@ -9,6 +9,7 @@ import math
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.spelling import shown
@@ -80,6 +81,20 @@ def seconds_in(text: str) -> float | None:
     """Return the seconds of a duration as people write it: `90s`, `30m`, `2 h`, `7 days`; None if it is none."""
     found = _DURATION.fullmatch(text.strip().lower())
     return None if found is None or found[2] not in _UNITS else float(found[1]) * _UNITS[found[2]]
+
+
+def duration_ms(value: object) -> int:
+    """Return the ms of a duration as people give it: `"30 days"`, or a number of seconds; 1 at least.
+
+    Raises:
+        ValueError: It is none. The message says what it is instead, and goes behind the name of the argument.
+    """
+    seconds = seconds_in(value) if isinstance(value, str) else value
+    if seconds is None:
+        raise ValueError(f'is a time such as "30 days", "12 h" or "90 s", or a number of seconds, not {value!r}')
+    if fault := duration_fault(seconds):
+        raise ValueError(fault)
+    return max(int(cast("float", seconds) * 1000), 1)
 
 
 def format_duration(seconds: float | None) -> str:

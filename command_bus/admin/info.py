@@ -380,6 +380,7 @@ class Stats:
         suspensions: The number of times since the namespace was made one was suspended.
         cancelled: Settled commands that were cancelled after they had started.
         history: Ends of commands in the history; see `bus.history`.
+        states: Those of entities, which are lost with the namespace; see `bus.states`.
     """
 
     depth: int = _counted("depth")
@@ -418,3 +419,4 @@ class Stats:
     suspensions: int = _counted("suspended")
     cancelled: int = _counted("cancelled")
     history: int = _summed("history")
+    states: int = _summed("states")

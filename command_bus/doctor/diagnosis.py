@@ -85,7 +85,7 @@ def check_namespace(seen: Examination, namespace: str, shards: int | None) -> li
     text = f"{namespace}: format {made}, {recorded} shard{'' if recorded == '1' else 's'}"
     findings = [Finding("namespace", "bad" if advice else "ok", text, advice or "")]
     if shards is not None and str(shards) != recorded:
-        change = f"set COMMAND_BUS_SHARDS={recorded}; to change it: drain, export the schedules, obliterate"
+        change = f"set COMMAND_BUS_SHARDS={recorded}; to change it: drain, take schedules and states along, obliterate"
         findings.append(Finding("shards", "bad", f"recorded are {recorded}, this environment says {shards}", change))
     policies = sorted(
         f"{name.removeprefix('mailbox:')} {value}" for name, value in seen.meta.items() if name.startswith("mailbox:")

@@ -5,7 +5,7 @@ server itself holds (see `locks`). So there are only three cases: a server answe
 another process is starting or ending one: look again. Child processes get the URL through the environment, because they may run in
 another folder.
 
-Waiting commands outlive the server in the project's folder (see `project_data`), and the next process goes on with them.
+Waiting commands, states of entities and the history outlive the server in the project's folder, and the next process goes on with them.
 """
 
 from __future__ import annotations
@@ -31,19 +31,25 @@ _PAUSE_MS = "5000"
 
 
 class LeftCounts(NamedTuple):
-    """Counts of what waits in a server.
+    """Counts of what must outlive a server: what waits, and what was stored to be kept.
 
     Attributes:
         commands: Those that are not settled.
         letters: Dead letters.
+        states: Those of entities.
+        ends: Those that the history keeps.
     """
 
     commands: int
     letters: int
+    states: int
+    ends: int
 
     def __str__(self) -> str:
-        letters = f" and {_counted(self.letters, 'dead letter')}" if self.letters else ""
-        return f"{_counted(self.commands, 'unsettled command')}{letters}"
+        nouns = ("unsettled command", "dead letter", "state", "kept end")
+        return " and ".join(
+            f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in zip(self, nouns, strict=True) if count
+        )
 
 
 def kept_folder(project: Path) -> Path:
@@ -62,7 +68,7 @@ def made_folder(project: Path) -> Path | None:
 
 
 def left_in(address: Address, *, closing: bool = False) -> LeftCounts | None:
-    """Return what waits in the server; None if it does not answer.
+    """Return what must outlive the server; None if it does not answer.
 
     Args:
         address: Its socket.
@@ -72,10 +78,13 @@ def left_in(address: Address, *, closing: bool = False) -> LeftCounts | None:
         if closing:
             ask(address, "CLIENT", "PAUSE", _PAUSE_MS, "WRITE")
         commands = sum(int(depth) for key in ask(address, "KEYS", "{*}:stats") for depth in ask(address, "HGET", key, "depth"))
-        letters = sum(int(ask(address, "XLEN", key)[0]) for key in ask(address, "KEYS", "{*}:dead"))
+        kept = {"dead": "XLEN", "states": "HLEN", "history": "XLEN"}
+        counts = (
+            sum(int(ask(address, size, key)[0]) for key in ask(address, "KEYS", f"{{*}}:{name}")) for name, size in kept.items()
+        )
+        return LeftCounts(commands, *counts)
     except (OSError, ServerError, ValueError):
         return None
-    return LeftCounts(commands, letters)
 
 
 def wipe(folder: Path) -> bool:
@@ -91,10 +100,6 @@ def wipe(folder: Path) -> bool:
     return True
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 URL_VARIABLE = "COMMAND_BUS_EMBEDDED_URL"
 """URL of the server, set by each process that starts or joins it, for its child processes."""
 
@@ -108,7 +113,7 @@ _PROJECT = "project"  # a file in the meeting place: the project of the server
 
 
 class _Own(NamedTuple):
-    """A server of this process, and the folder that is kept while commands wait in it."""
+    """A server of this process, and the folder that is kept if something of it must be."""
 
     server: EmbeddedServer
     kept: Path | None
@@ -123,8 +128,8 @@ def shared_server(folder: Path | None = None, *, persistence: Path | None = None
     Blocks for some 60 ms if it starts the server, else for 1 ms.
 
     The process that starts the server owns it: the server ends with that process. Commands that are not settled by then stay in the
-    project's folder `.command_bus`, and the next server goes on with them. If the server is dead, the next caller starts another one
-    at the same URL, so that clients that keep reconnecting find it.
+    project's folder `.command_bus`, with states and the history, and the next server goes on with them. If the server is dead, the next
+    caller starts another one at the same URL, so that clients that keep reconnecting find it.
 
     Args:
         folder: The project's. By default the server inherited from a parent process; else that of the nearest folder with a
@@ -267,24 +272,24 @@ def _future(address: Path, persistence: Path | None, kept: Path | None) -> str:
         return f"its data with it ({DIR_VARIABLE} names a folder to keep it in)"
     left = left_in(address)
     found = f"; it goes on with {left} from there" if left is not None and any(left) else ""
-    return f"what is not settled by then stays in {kept}{found}"
+    return f"what is not settled by then stays in {kept}, and so do states{found}"
 
 
 def _end(place: Path, own: _Own) -> None:
-    """Stop a server, and delete its data if no command waits. It accepts no command between that look and its end."""
+    """Stop a server, and delete its data if nothing of it must be kept. It accepts no command between that look and its end."""
     if own.kept is None or not own.server.running:
         own.server.stop()
         return
     left = left_in(place / SOCKET, closing=True)
     own.server.stop()
-    if left is None or any(left):
+    if left is None or left.commands or left.letters:
         _logger.warning(
             "the development server has ended with %s: they stay in %s, and the next one goes on with them. `command-bus worker MODULE:BUS` "
             "handles them, `command-bus entities` shows them, `command-bus forget` deletes them",
             left or "what it had",
             own.kept,
         )
-    elif (lock := try_lock(place)) is not None:  # else another process has started the next one
+    elif not any(left) and (lock := try_lock(place)) is not None:  # else another process has started the next one
         try:
             wipe(own.kept)
         finally:

@@ -63,8 +63,8 @@ def checked_rate(name: str, rate: object) -> float | None:
 
 
 ACTS = ("send", "call", "look", "cancel", "events", "inspect", "read")
-"""What can be allowed: to dispatch, to wait for a reply, to see one command by its id, to cancel one, to hear events, to read what operators read, to
-read the states of entities."""
+"""The rights that there are: to dispatch, to wait for a reply, to see one command by its id, to cancel one, to hear events, to read what
+operators read, to read the states of entities."""
 _OF_ONE: Mapping[str, Callable[[str], bool]] = {"send": is_wire_name, "call": is_wire_name, "read": is_entity_type}
 _ALL = "*"
 

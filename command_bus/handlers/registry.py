@@ -238,7 +238,7 @@ class HandlerRegistry:
         """Return the decorator that registers a function as the handler of many commands of a class, of as many entities.
 
         It gets a sequence of commands, and a sequence of their contexts if it has a parameter for them, and returns an outcome for each in
-        their order: a reply, or an exception such as `Reject`. None stands for a reply None of each. If it raises, it is called again with
+        their order: a reply, or an exception such as `Reject`. Returning None replies None to each. If it raises, it is called again with
         the halves: so make its work one transaction.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from command_bus.clock import duration_fault, seconds_in
+from command_bus.clock import duration_ms
 from command_bus.errors import InvalidSettings
 from command_bus.messages.retry_policy import require
 from command_bus.spelling import shown
@@ -37,12 +37,10 @@ class History:
         example = 'write History(age="30 days", number=100_000)'
         require(self.age is not None, f"History(number={self.number!r}): a history has an age and a number; {example}")
         require(self.number is not None, f"History(age={self.age!r}, number=None): a history has an age and a number; {example}")
-        seconds = seconds_in(self.age) if isinstance(self.age, str) else self.age
-        require(
-            seconds is not None, f'History(age={self.age!r}): a time such as "30 days", "12 h" or "90 s", or a number of seconds'
-        )
-        fault = duration_fault(seconds)
-        require(fault is None, f"History(age={self.age!r}): age {fault}")
+        try:
+            duration_ms(self.age)
+        except ValueError as error:
+            raise InvalidSettings(f"History(age={self.age!r}): age {error}") from None
         require(
             type(self.number) is int and 1 <= self.number <= MOST_KEPT,
             f"History(number={self.number!r}): a whole number from 1 to {MOST_KEPT:,}",
@@ -52,8 +50,7 @@ class History:
     @property
     def age_ms(self) -> int:
         """The age in ms."""
-        seconds = seconds_in(self.age) if isinstance(self.age, str) else self.age
-        return max(int((seconds or 0) * 1000), 1)
+        return duration_ms(self.age)
 
 
 HistoryChoice: TypeAlias = History | str | Literal[False]

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import Unpack
 
-from command_bus.clock import duration_fault, seconds_in
+from command_bus.clock import duration_ms
 from command_bus.errors import InvalidCommand, RegistrationError
 from command_bus.messages.message import MOST_VERSION, check_entity_type
 from command_bus.messages.unreadable import unreadable
@@ -92,8 +92,7 @@ class EntityState(BaseModel):
         for fault in _faults(cls, entity, **given):
             raise RegistrationError(f"{cls.__qualname__}{fault}")
         keep = given.get("keep")
-        seconds = seconds_in(keep) if isinstance(keep, str) else keep
-        keep_ms = None if seconds is None else max(int(seconds * 1000), 1)
+        keep_ms = None if keep is None else duration_ms(keep)
         cls.__state_spec__ = StateSpec(cls.__qualname__, entity, given.get("version") or 1, keep_ms)
 
     @classmethod
@@ -119,14 +118,10 @@ def _faults(cls: type[EntityState], entity: str, *, version: int | None = None, 
     if version is not None and (type(version) is not int or not 1 <= version <= MOST_VERSION):
         yield f": version is a whole number from 1 to {MOST_VERSION:,}, not {version!r}"
     if keep is not None:
-        seconds = seconds_in(keep) if isinstance(keep, str) else keep
-        fault = (
-            duration_fault(seconds)
-            if seconds is not None
-            else f'is a time such as "400 days", or a number of seconds, not {keep!r}'
-        )
-        if fault:
-            yield f": keep {fault}"
+        try:
+            duration_ms(keep)
+        except ValueError as error:
+            yield f": keep {error}"
     for name, info in cls.model_fields.items():
         if info.is_required():
             yield f".{name} has no default: an entity without a stored state has the defaults of all fields"

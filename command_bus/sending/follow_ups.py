@@ -166,7 +166,7 @@ class FollowUps(Outbox):
 
     @property
     def count(self) -> int:
-        """How many were sent until now."""
+        """Number of those sent until now."""
         return len(self._items)
 
     def rewind(self, count: int) -> None:

@@ -21,10 +21,9 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from command_bus.clock import wall_ms
-from command_bus.errors import BadResult, InboxConflict, InvalidCommand, WrongTransaction
+from command_bus.clock import duration_ms, wall_ms
+from command_bus.errors import BadResult, InboxConflict, InvalidCommand, InvalidSettings, WrongTransaction
 from command_bus.messages.context import CommandContext, RunMemory
-from command_bus.messages.history import History
 from command_bus.messages.snooze import Snooze
 from command_bus.sending.kept_run import KeptRun
 from command_bus.serialization.envelope import WireEnvelope
@@ -184,7 +183,7 @@ class Once(Block):
 
     @property
     def repeated(self) -> bool:
-        """Whether the effect is there already: return `reply`, and do nothing."""
+        """True if the effect is there already: return `reply`, and do nothing."""
         return self._members[0].is_repeated
 
     @property
@@ -244,7 +243,10 @@ class Inbox:
     """
 
     def __init__(self, *, keep: str | float = "30 days") -> None:
-        self._keep_ms = History(keep).age_ms
+        try:
+            self._keep_ms = duration_ms(keep)
+        except ValueError as error:
+            raise InvalidSettings(f"Inbox(keep={keep!r}): keep {error}") from None
         self._count = _EVERY
 
     def once(self, database: Database, context: CommandContext) -> Once:

@@ -128,6 +128,7 @@ _NAMESPACE = (
     ("dead_letters", "dead_letters", "Letters in the dead-letter queue."),
     ("workers", "workers", "Live workers."),
     ("history", "history", "Ends of commands in the history."),
+    ("states", "states", "States of entities."),
     ("schedules", "schedules", "Schedules that have a tick to come."),
     ("schedules_stored", "schedules_stored", "Schedules in all, also those that are paused or ended."),
     ("schedules_fired", "fired", "Firings of schedules since the namespace was made."),

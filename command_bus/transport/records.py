@@ -286,6 +286,7 @@ class ShardSnapshot(NamedTuple):
         schedules: All that are stored.
         suspended: Mailboxes whose durable command is suspended.
         history: Ends of commands in the history.
+        states: Those of entities.
     """
 
     counters: Counter[str]
@@ -307,6 +308,7 @@ class ShardSnapshot(NamedTuple):
     schedules: int = 0
     suspended: int = 0
     history: int = 0
+    states: int = 0
 
 
 class EndBounds(NamedTuple):

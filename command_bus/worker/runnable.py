@@ -76,9 +76,9 @@ class Runnable:
     state: HeldState | None = None
     """The state of its entity, if its handler has it."""
     changed_state: bytes | None = None
-    """What that becomes; None: it stays as it is."""
+    """The state that is stored with its end; empty: none; None: it stays as it is."""
     outbox: FollowUps | None = None
-    """What its handler sends, if it has a context."""
+    """The follow-ups of its handler, if it has a context."""
     reports: RunReports | None = None
     """The progress and log of its handler, if it may report."""
     begun: tuple[Running, Awaitable[Any]] | None = None

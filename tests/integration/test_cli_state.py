@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -33,14 +34,12 @@ async def test_states_are_shown_listed_exported_and_deleted(bus: CommandBus) -> 
     def run(*words: str) -> Any:
         return CliRunner().invoke(app, [*words, "--url", bus.url, "--namespace", "state-cli"], catch_exceptions=False)
 
-    import asyncio
-
     done = await asyncio.to_thread(run, "state", "show", "account:a-17")
     assert done.exit_code == 0
     assert "balance     5" in done.output
     assert "owner       Zoë" in done.output
-    done = await asyncio.to_thread(run, "state", "show", "account", "nobody")
-    assert (done.exit_code, "account:nobody has no state" in done.output) == (3, True)
+    done = await asyncio.to_thread(run, "state", "show", "account", "a-99")
+    assert (done.exit_code, "account:a-99 has no state" in done.output) == (3, True)
     done = await asyncio.to_thread(run, "state", "list", "account", "--limit", "2")
     assert "2 of them; there are more" in done.output
     done = await asyncio.to_thread(run, "state", "export", "account")
@@ -52,3 +51,18 @@ async def test_states_are_shown_listed_exported_and_deleted(bus: CommandBus) -> 
     assert next(each.why for each in (await bus.audit.page()).entries) == "erasure"
     done = await asyncio.to_thread(run, "state", "delete", "account:odd/ü")
     assert done.exit_code == 1
+
+
+async def test_what_deletes_the_namespace_says_that_states_go_with_it(bus: CommandBus) -> None:
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(app, ["--url", bus.url, "--namespace", "state-cli", *words], catch_exceptions=False)
+
+    assert (await bus.stats()).states == 3
+    assert "states" in (await asyncio.to_thread(run, "stats")).output
+    asked = await asyncio.to_thread(run, "obliterate", "state-cli")
+    assert "0 dead letters and 3 states? It cannot be undone." in asked.output
+    async with CommandBus(bus.url, namespace="state-cli-4", shards=4) as new:
+        async for each in bus.states.list(Account):
+            await new.states.put(each.entity_id, each.value, expected=0)
+        assert (await new.stats()).states == 3
+        assert await new.states.get(Account, "odd/ü") == Account(balance=9, owner="Zoë")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.examples import blocks, saved
 from tests.selection import quick
 
 pytestmark = pytest.mark.server
@@ -51,7 +52,7 @@ if __name__ == "__main__":
 """
 
 
-WORKS = "handles 2 types of commands"  # what a worker logs when it has started
+WORKS = " types of commands, for up to "  # what a worker logs when it has started
 
 
 class Project:
@@ -92,10 +93,10 @@ class Project:
             )
         return self._started[-1]
 
-    def worker(self) -> subprocess.Popen[str]:
+    def worker(self, bus: str = "shop:bus") -> subprocess.Popen[str]:
         """Start a worker, and wait until it runs commands: until then another program may be the one that starts the server."""
         log = self.folder / f"{len(self._started)}.log"
-        worker = self.start("-m", "command_bus", "worker", "shop:bus")
+        worker = self.start("-m", "command_bus", "worker", bus)
         assert eventually(lambda: WORKS in log.read_text()), log.read_text()
         return worker
 
@@ -204,6 +205,28 @@ def test_dead_letters_are_kept_too(project: Project) -> None:
     assert eventually(lambda: "Break" in project.cli("dlq", "list"))
     assert end(worker) == 0
     assert "Break" in project.cli("dlq", "list")
+
+
+def test_the_programs_of_the_readme_share_a_balance_that_outlives_them(project: Project) -> None:
+    saved(blocks((ROOT / "README.md").read_text(encoding="utf-8")), project.folder)
+    deposit = ("call", "Deposit", '{"account_id": "a-17", "amount": 7}')
+    assert "12" in project.run("bank.py").splitlines()
+    worker = project.worker("bank:bus")
+    assert [project.cli(*deposit).strip() for _ in range(2)] == ["19", "26"]
+    assert end(worker) == 0
+    assert "balance     26" in project.cli("state", "show", "account:a-17")
+    project.cli("state", "delete", "account:a-17")
+    assert not project.kept.exists()
+
+
+@pytest.mark.slow
+def test_the_history_is_kept_too(project: Project) -> None:
+    project.environment["COMMAND_BUS_HISTORY"] = "30 days"
+    project.run("shop.py", "end", "o-1")
+    worker = project.worker()
+    assert eventually(lambda: project.shipped == ["o-1"])
+    assert end(worker) == 0
+    assert "ship-o-1" in project.cli("history", "search")
 
 
 def test_where_nothing_can_be_kept_the_notice_says_so(project: Project) -> None:

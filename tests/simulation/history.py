@@ -73,7 +73,7 @@ class Execution:
     """Seconds for which it puts its command off; None: it does not."""
     command_id: str = ""
     saw: list[str] | None = None
-    """What its entity's state said; None: it has none."""
+    """Commands that the state of its entity names; None: it has none."""
 
     @property
     def may_be_cut_short(self) -> bool:

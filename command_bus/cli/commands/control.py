@@ -231,7 +231,7 @@ def obliterate(
     yes: Yes = False,
     target: Target,
 ) -> Answer:
-    """Delete a namespace: all commands, dead letters, schedules, command ids and outcomes, and what its clients agreed on.
+    """Delete a namespace: all commands, dead letters, schedules, states, command ids and outcomes, and what its clients agreed on.
 
     Refused while workers live, unless --force. Stop what sends to it, too: the next command of a process that still has it open begins a new
     one. If it breaks off, the namespace is drained: repeat it.
@@ -250,6 +250,8 @@ def obliterate(
         )
         if stats.schedules_stored:
             held += f" and {pluralize(stats.schedules_stored, 'schedule', 'schedules')}"
+        if stats.states:
+            held += f" and {pluralize(stats.states, 'state', 'states')}"
         confirm_or_exit(f"Delete namespace {namespace} with {held}? It cannot be undone.", yes=yes)
     deleted = on_bus(target, lambda bus: bus.entities.obliterate(confirm=confirm, force=force))
     return Answer({"namespace": namespace, "keys": deleted}, f"{namespace}: {pluralize(deleted, 'key', 'keys')} deleted")

@@ -86,6 +86,8 @@ def stats_lines(found: Stats, holds: list[HoldInfo]) -> list[tuple[str, Any]]:
         left_out = f"; {missed:,} ticks missed, {skipped:,} skipped" if missed or skipped else ""
         fired = f"{found.fired:,} fired, {found.fired_late:,} of them late{left_out}{overdue}"
         lines.append(("schedules", f"{found.schedules_stored:,}, {found.schedules:,} to come; {fired}"))
+    if found.states:
+        lines.append(("states", f"{found.states:,}"))
     for hold in holds:
         spread = "" if hold.everywhere else " (not on every shard: ask again)"
         lines.append(

@@ -81,7 +81,7 @@ _REPLACING: Final = (  # the one that waits is taken out of line, and its caller
 )
 _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what Spark compares
     ("hgetall", "stats workers paused"),
-    ("hlen", "active parked schedules suspended"),
+    ("hlen", "active parked schedules suspended states"),
     ("xinfo|groups xpending xlen xrange", "ready"),
     ("xlen", "dead history"),
     ("zcard zrange", "due"),

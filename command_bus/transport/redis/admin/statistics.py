@@ -50,6 +50,7 @@ class RedisStatistics(RetryingRequests, StatisticsReader):
             starts=found["starts"],
             schedules=found["schedules"],
             history=found["history"],
+            states=found["states"],
             schedule_ms=next((stored_ms(score) for name, score in found["first_due"] if name[:2] == b"s:"), None),
         )
 
@@ -105,7 +106,7 @@ _FIRST = 10
 """Members of `due` among which a schedule that is late is looked for, and ends of pauses: what matters stands first."""
 _NAMES = (
     "counters", "dead", "ready", "pending", "due", "active", "paused", "parked", "groups", "workers", "first_due", "time", "limited",
-    "schedules", "history", "flows", "suspended",
+    "schedules", "history", "flows", "suspended", "states",
 )  # fmt: skip
 
 
@@ -128,8 +129,9 @@ async def _read(client: Redis, keys: ShardKeys) -> dict[str, Any]:
     pipeline.xlen(keys.history)
     pipeline.hmget(keys.flows, "c0", "s0", "s1", "s2")
     pipeline.hlen(keys.suspended)
+    pipeline.hlen(keys.states)
     found: dict[str, Any] = dict(zip(_NAMES, await pipeline.execute(raise_on_error=False), strict=True))
-    for name, nothing in (("pending", {}), ("groups", []), ("schedules", 0), ("history", 0), ("suspended", 0)):
+    for name, nothing in (("pending", {}), ("groups", []), ("schedules", 0), ("history", 0), ("suspended", 0), ("states", 0)):
         if isinstance(found[name], ResponseError):
             found[name] = nothing  # no stream or no group yet, or a user whose ACL is of an earlier release
     for answer in found.values():

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import NoScriptError
 
@@ -34,6 +34,7 @@ _log = logging.getLogger("command_bus.transport")
 _MOST_BYTES = 1024 * 1024
 Item = TypeVar("Item")
 Asked = TypeVar("Asked", bound=tuple[Any, ...])
+Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
@@ -317,3 +318,33 @@ class WorkerLine(ScriptLine[Asked, ScriptBatch[Asked]]):
             async with asyncio.timeout(patience):
                 await self.rest()
         await self.end()
+
+
+class Read(NamedTuple):
+    """A value that is to be read."""
+
+    key: str
+    answer: asyncio.Future[Any]
+
+
+class ReadLine(WorkerLine[Read], Generic[Value]):
+    """A line of a worker that reads values by their keys. One whose reader is gone by then is not read."""
+
+    def read(self, key: str) -> asyncio.Future[Value]:
+        """Return a value. While the server is away this waits."""
+        answer: asyncio.Future[Value] = self._future()
+        self._put(Read(key, answer))
+        return answer
+
+    @abstractmethod
+    def _value(self, found: Any) -> Value:
+        """Return the value in what the server has found."""
+
+    def _take(self) -> list[Read]:
+        return [each for each in super()._take() if not each.answer.done()]
+
+    def _hand_out(self, batch: ScriptBatch[Read], answer: list[Any], *, confirmed: bool = True) -> None:
+        del confirmed
+        for read, found in zip(batch.items, answer, strict=True):
+            if not read.answer.done():
+                read.answer.set_result(self._value(found))

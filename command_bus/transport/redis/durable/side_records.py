@@ -21,7 +21,7 @@ from command_bus.transport.ports.durable import Note, SideRecords, Stored
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
-from command_bus.transport.redis.connection.script_line import ScriptBatch, WorkerLine
+from command_bus.transport.redis.connection.script_line import Read, ReadLine, ScriptBatch, WorkerLine
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import READ_RECORDS, RECORD_STEPS
 from command_bus.transport.redis.step_arguments import follow_up_text
@@ -37,15 +37,8 @@ _MOST_BYTES = 1024 * 1024
 Record = dict[str, bytes] | None
 
 
-class _Read(NamedTuple):
-    """A record that is to be read."""
-
-    key: str
-    answer: asyncio.Future[Record]
-
-
-class RecordReads(WorkerLine[_Read]):
-    """The line of side records to be read in one shard.
+class RecordReads(ReadLine[Record]):
+    """The line of side records to be read in one shard: empty if there is none; None if it has to be read a page at a time.
 
     Args:
         connections: To the shard's server.
@@ -55,23 +48,11 @@ class RecordReads(WorkerLine[_Read]):
     def __init__(self, connections: Connections, keys: ShardKeys) -> None:
         super().__init__(connections, f"command_bus.record_reads{keys.prefix}", CANNOT_READ, most=_MOST_RECORDS)
 
-    def read(self, key: str) -> asyncio.Future[Record]:
-        """Return a record, empty if there is none; None if it has to be read a page at a time. While the server is away this waits."""
-        answer: asyncio.Future[Record] = self._future()
-        self._put(_Read(key, answer))
-        return answer
-
-    def _take(self) -> list[_Read]:
-        return [each for each in super()._take() if not each.answer.done()]
-
-    def _batch(self, items: list[_Read]) -> ScriptBatch[_Read]:
+    def _batch(self, items: list[Read]) -> ScriptBatch[Read]:
         return ScriptBatch(READ_RECORDS, [each.key for each in items], [_MOST_READ, _MOST_BYTES], items)
 
-    def _hand_out(self, batch: ScriptBatch[_Read], answer: list[Any], *, confirmed: bool = True) -> None:
-        del confirmed
-        for read, found in zip(batch.items, answer, strict=True):
-            if not read.answer.done():
-                read.answer.set_result(None if found is None else _record(found))
+    def _value(self, found: Any) -> Record:
+        return None if found is None else _record(found)
 
 
 def _record(found: list[bytes]) -> dict[str, bytes]:
