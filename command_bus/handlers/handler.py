@@ -74,10 +74,12 @@ class BatchSpec(NamedTuple):
     Attributes:
         size: Commands of one call, at most.
         wait: Seconds for which the first of them waits for others.
+        of_entity: Whether they are neighbours of one entity, which are not waited for.
     """
 
     size: int
-    wait: float
+    wait: float = 0.0
+    of_entity: bool = False
 
 
 class ObjectSource(NamedTuple):
@@ -119,13 +121,20 @@ def batch_handler(message_type: type[Message[Any]], function: Callable[..., Any]
     Raises:
         RegistrationError: It cannot take them, or the message cannot be handled so; see `read_batch_signature`.
     """
-    signature = read_batch_signature(function, message_type)
+    signature = read_batch_signature(function, message_type, of_entity=spec.of_entity)
     if message_type.spec().durable or message_type.spec().delivery == "at_most_once":
         what = "durable" if message_type.spec().durable else "at_most_once"
         raise RegistrationError(
             f"{qualified_name(function)} takes batches, but {message_type.__qualname__} is {what}: a call that fails is repeated with parts of "
             "its commands"
         )
+    if spec.of_entity and (
+        message_type.spec().entity is None or any(limit.key is not None for limit in message_type.spec().limits)
+    ):
+        what = (
+            "has no entity" if message_type.spec().entity is None else "has a limit whose bucket each command chooses by itself"
+        )
+        raise RegistrationError(f"{qualified_name(function)} takes batches of one entity, but {message_type.__qualname__} {what}")
     call = _positional(function, signature)
     if signature.runs == "either":
         call = _awaiting(call)

@@ -33,7 +33,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from types import MethodType, ModuleType
-from typing import Any, Generic, ParamSpec, TypeGuard, TypeVar, Unpack, cast, get_args, get_origin, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeGuard, TypeVar, Unpack, cast, get_args, get_origin, overload
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings, RegistrationError
@@ -46,7 +46,7 @@ from command_bus.messages.schedule_specs import Cron, Every, SchedulePolicy
 from command_bus.messages.state import check_defaults
 
 _MARK = "__command_bus_handles__"
-_MOST_IN_BATCH = 10_000
+_MOST_IN_BATCH, _MOST_IN_RUN = 10_000, 256
 _ASYNC = (AsyncGenerator, AsyncIterator, AsyncIterable, Coroutine, Awaitable, AbstractAsyncContextManager)
 _WRAPPERS = (*_ASYNC, Generator, Iterator, Iterable, AbstractContextManager)
 
@@ -234,8 +234,16 @@ class HandlerRegistry:
         self._admit(message_type)
         return Registration(self, message_type)
 
-    def handles_many(self, message_type: type[Message[R]], /, *, size: int = 500, wait: float = 0.01) -> BatchRegistration[R]:
-        """Return the decorator that registers a function as the handler of many commands of a class, of as many entities.
+    def handles_many(
+        self,
+        message_type: type[Message[R]],
+        /,
+        *,
+        size: int | None = None,
+        wait: float | None = None,
+        of: Literal["entity"] | None = None,
+    ) -> BatchRegistration[R]:
+        """Return the decorator that registers a function as the handler of many commands of a class.
 
         It gets a sequence of commands, and a sequence of their contexts if it has a parameter for them, and returns an outcome for each in
         their order: a reply, or an exception such as `Reject`. Returning None replies None to each. If it raises, it is called again with
@@ -243,18 +251,28 @@ class HandlerRegistry:
 
         Args:
             message_type: A class of commands that are neither durable nor at_most_once.
-            size: Commands of one call, at most, 2 to 10,000.
-            wait: Seconds for which the first of them waits for others.
+            size: Commands of one call, at most: 2 to 10,000, by default 500; with `of="entity"` 2 to 256, by default 100.
+            wait: Seconds for which the first of them waits for others, by default 0.01; not with `of="entity"`.
+            of: `"entity"`: a call has neighbours of one entity, in their order; the function may take its state. None: a call has commands of as many
+                entities.
 
         Raises:
-            RegistrationError: Not a message class, or its wire name belongs to another class; a size or a wait is not what it may be.
+            RegistrationError: Not a message class, or its wire name belongs to another class; a size, a wait or an `of` is not what it may be.
         """
         self._admit(message_type)
-        fault = duration_fault(wait)
-        if type(size) is not int or not 2 <= size <= _MOST_IN_BATCH or fault is not None:
-            what = f"wait {fault}" if fault else f"size is a whole number from 2 to {_MOST_IN_BATCH:,}, not {size!r}"
+        most, usual = (_MOST_IN_RUN, 100) if of is not None else (_MOST_IN_BATCH, 500)
+        size, fault = usual if size is None else size, None if wait is None else duration_fault(wait)
+        what = f"wait {fault}" if fault else ""
+        if of not in (None, "entity"):
+            what = f'of is "entity" or None, not {of!r}'
+        elif of is not None and wait is not None:
+            what = 'of="entity" does not wait: a call has what stands in the line of its entity'
+        elif type(size) is not int or not 2 <= size <= most:
+            what = f"size is a whole number from 2 to {most:,}, not {size!r}"
+        if what:
             raise RegistrationError(f"handles_many({message_type.__qualname__}): {what}")
-        return BatchRegistration(self, message_type, BatchSpec(size, wait))
+        usual_wait = 0.01 if wait is None else wait
+        return BatchRegistration(self, message_type, BatchSpec(size, 0.0 if of else usual_wait, of_entity=of is not None))
 
     def add(self, handler: Handler) -> None:
         """Add a handler; the same one again changes nothing.

@@ -183,7 +183,7 @@ def read_signature(function: Callable[..., Any], message_type: type[Message[Any]
     return HandlerSignature(runs, context, by_keyword or state is not None, is_durable, state, state_type)
 
 
-def read_batch_signature(function: Callable[..., Any], message_type: type[Message[Any]]) -> HandlerSignature:
+def read_batch_signature(function: Callable[..., Any], message_type: type[Message[Any]], *, of_entity: bool) -> HandlerSignature:
     """Read how the callable is called with many commands of this class.
 
     Raises:
@@ -195,12 +195,13 @@ def read_batch_signature(function: Callable[..., Any], message_type: type[Messag
     first = parameters[0] if parameters and parameters[0].kind in _POSITIONAL else None
     if first is None or not _is_sequence(_resolved(first.annotation, names), lambda each: accepts_message(each, message_type)):
         raise RegistrationError(f"{name} takes no batch: {_as_batch(function, message_type)}")
+    state, state_type = _find_state(name, parameters, names, message_type)
+    if state is not None and not of_entity:
+        raise RegistrationError(f"{name}: a batch is of several entities, so it has no state: its parameter {state!r}")
     for parameter in parameters[1:]:
+        if parameter.name == state:
+            continue
         annotation = unalias(_resolved(parameter.annotation, names))
-        if is_state(annotation):
-            raise RegistrationError(
-                f"{name}: a batch is of several entities, so it has no state: its parameter {parameter.name!r}"
-            )
         is_named = annotation is not Any or parameter.name == "contexts"
         if is_named and not contexts and _is_sequence(annotation, lambda each: unalias(each) in (CommandContext, Any)):
             contexts.append(parameter)
@@ -214,7 +215,8 @@ def read_batch_signature(function: Callable[..., Any], message_type: type[Messag
         raise RegistrationError(
             f"{name} returns {inspect.formatannotation(returned)}, not an outcome for each command: {_as_batch(function, message_type)}"
         )
-    return HandlerSignature(runs, contexts[0].name if contexts else None, by_keyword=True)
+    context = contexts[0].name if contexts else None
+    return HandlerSignature(runs, context, by_keyword=True, state=state, state_type=state_type)
 
 
 def _checked(function: Any) -> tuple[str, Any]:

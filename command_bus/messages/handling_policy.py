@@ -80,9 +80,15 @@ def handling_policy(*levels: PolicyLevel) -> HandlingPolicy:
 
 
 def check_policies(
-    spec: MessageSpec, mailbox: MailboxPolicy, delivery: Delivery, *, has_state: bool = False, repeats: bool = False
+    spec: MessageSpec,
+    mailbox: MailboxPolicy,
+    delivery: Delivery,
+    *,
+    has_state: bool = False,
+    repeats: bool = False,
+    of_entity: bool = False,
 ) -> None:
-    """Check that a class, if it is durable or has a state, may be so under these policies.
+    """Check that a class may be durable, have a state or be handled in batches, if it is, under these policies.
 
     Raises:
         RegistrationError: It may not.
@@ -93,6 +99,11 @@ def check_policies(
         raise RegistrationError(
             f"{spec.name!r} {what}, but entities of type {spec.entity!r} share {mailbox}: {why}. Give its class an entity type with a "
             "mailbox for each"
+        )
+    if isinstance(mailbox, Lanes) and of_entity:
+        raise RegistrationError(
+            f"{spec.name!r} is handled in batches of one entity, but entities of type {spec.entity!r} share {mailbox}: a lane has commands of "
+            'several. Give its class an entity type with a mailbox for each, or leave of="entity" out'
         )
     if repeats and delivery == "at_most_once":
         raise RegistrationError(

@@ -23,6 +23,12 @@ is_plain_id = re.compile(r"[A-Za-z0-9_.@-]{1,511}").fullmatch
 """Matches an id that stands in a key as it is."""
 
 
+def message_order(message: str) -> tuple[int, int]:
+    """Return what orders ids of commands in a mailbox; (0, 0) of what is no id."""
+    ms, _, count = message.partition("-")
+    return (int(ms), int(count)) if ms.isdecimal() and count.isdecimal() else (0, 0)
+
+
 _TYPE = re.compile(r"[:/]")
 
 

@@ -133,6 +133,23 @@ class Snoozes(NamedTuple):
 NO_SNOOZES = Snoozes()
 
 
+class RunNotes(NamedTuple):
+    """The part of a mailbox's record about runs: neighbours that one call of a handler takes.
+
+    Attributes:
+        size: The number of commands that run.
+        cap: Most commands of the next run, because a worker was lost in one; 0: no such limit.
+        begun: The last of those that may have run, because a run has ended without them; empty if there are none.
+    """
+
+    size: int = 1
+    cap: int = 0
+    begun: str = ""
+
+
+NO_RUN = RunNotes()
+
+
 @dataclass(slots=True)
 class Started:
     """The head of a mailbox, started under its lease.
@@ -150,6 +167,7 @@ class Started:
         snoozes: The number of times its handler has put it off, and when it was truly first started.
         is_first: Whether it certainly was never started before, so that no run of it has stored anything.
         begun: Whether it is durable and has stored something; said only of a command whose worker was lost.
+        run: What is known of runs of its entity.
     """
 
     fence: str
@@ -163,6 +181,7 @@ class Started:
     snoozes: Snoozes = NO_SNOOZES
     is_first: bool = False
     begun: bool = False
+    run: RunNotes = NO_RUN
 
     @property
     def first_ms(self) -> int:
@@ -237,7 +256,12 @@ class LimitQuestion:
     is_suspect: bool = False
 
 
-Answer = Started | Released | LeaseLost | StepFailed | LimitQuestion
+@dataclass(slots=True, frozen=True)
+class Extended:
+    """The run is what was asked for."""
+
+
+Answer = Started | Released | LeaseLost | StepFailed | LimitQuestion | Extended
 
 
 Follow = Literal["stay", "yield", "leave"]
@@ -420,6 +444,43 @@ GIVE_BACK_UNCOUNTED: Final = GiveBack(counts=False)
 
 
 @dataclass(slots=True, frozen=True)
+class Extend:
+    """Let neighbours run with the command that runs, as one run. If one of them is gone, the answer is `Started`, of that command alone.
+
+    Attributes:
+        last: Id of the last of them.
+        count: The number of commands of the run.
+    """
+
+    last: str
+    count: int
+
+    @property
+    def part(self) -> str:
+        """The run as the record has it."""
+        return f"{self.last}:{self.count}"
+
+
+@dataclass(slots=True, frozen=True)
+class RunStep:
+    """The step of one command of a run, behind others that are settled with it.
+
+    Attributes:
+        run: The run.
+        before: Those others, each with its end, in their order.
+        started: The command.
+        step: Its step.
+        state: As of `Done`.
+    """
+
+    run: Extend
+    before: Sequence[tuple[Started, Done | DeadLetterStep]]
+    started: Started
+    step: Done | DeadLetterStep | Park | Retry | PutOff | GiveBack
+    state: bytes | None = None
+
+
+@dataclass(slots=True, frozen=True)
 class Suspend:
     """Let a durable command wait without a worker until what it waits for is in its side record. It is started again then, or at once.
 
@@ -438,4 +499,4 @@ class Suspend:
     knows_wish: bool = False
 
 
-Step = Take | Refused | Done | DeadLetterStep | Park | Retry | PutOff | GiveBack | Suspend
+Step = Take | Refused | Done | DeadLetterStep | Park | Retry | PutOff | GiveBack | Suspend | Extend | RunStep

@@ -11,7 +11,7 @@ calls. A command of which the common error would be the end, on its last attempt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -116,12 +116,60 @@ class Halving(Generic[M]):
             self._found.setdefault(at, Failed(error, error.__traceback__))
 
 
+class InOrder(Generic[M]):
+    """The search for the first member that makes a call fail, of members that are called in their order.
+
+    Args:
+        members: To be called with, at least one.
+        call: Returns an outcome for each member, or raises.
+        is_over: Returns whether its task was cancelled from outside. Any other cancellation is an error like others.
+
+    Attributes:
+        found: The outcomes of the first members so far: `Failed` of the last one if that has failed, and of a `Reject`.
+    """
+
+    def __init__(
+        self, members: Sequence[M], call: Callable[[Sequence[M]], Awaitable[Sequence[Any]]], is_over: Callable[[], bool]
+    ) -> None:
+        self._members = members
+        self._call = call
+        self._is_over = is_over
+        self.found: list[Any] = []
+
+    async def search(self) -> None:
+        """Call with all; of a part that fails with its left half, then with the right one."""
+        parts, task = [(0, len(self._members))], asyncio.current_task()
+        while parts:
+            low, high = parts.pop()
+            try:
+                values = await self._call(self._members[low:high])
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError) and self._is_over():
+                    raise
+                while task is not None and task.cancelling():
+                    task.uncancel()
+                if isinstance(error, WrongOutcomes):
+                    self.found += [Failed(error, error.__traceback__)] * (high - low)
+                    return
+                if high - low > 1:
+                    middle = (low + high) // 2
+                    parts += [(middle, high), (low, middle)]
+                    continue
+                values = [Failed(error, error.__traceback__)]
+            for value in values:
+                self.found.append(value)
+                if isinstance(value, Failed) and not isinstance(value.error, Reject):
+                    return
+
+
 _CANCELLED = Failed(asyncio.CancelledError())
 _NEVER_STARTED = Failed(NeverStartedError())
 
 
 @dataclass(slots=True, eq=False)
-class _Member:
+class Member:
     """A command that waits for its batch, or is in it.
 
     Attributes:
@@ -138,7 +186,7 @@ class _Member:
     context: CommandContext | None
     running: Running | None
     done: asyncio.Future[Any]
-    batch: list[_Member] | None = None
+    batch: list[Member] | None = None
     call: asyncio.Task[None] | None = None
     is_gone: bool = False
 
@@ -152,7 +200,7 @@ class _Member:
 class _Queue:
     """The commands that wait for the next batch of a handler."""
 
-    members: list[_Member] = field(default_factory=list["_Member"])
+    members: list[Member] = field(default_factory=list["Member"])
     timer: asyncio.TimerHandle | None = None
 
 
@@ -178,7 +226,7 @@ class Batches:
 
         A cancellation before the call takes it out. During the call it waits for its end; it is cancelled once no other command waits for it.
         """
-        member = _Member(run, context, running_command(), self._loop.create_future())
+        member = Member(run, context, running_command(), self._loop.create_future())
         self._put(member)
         is_cancelled = False
         while not member.done.done():
@@ -200,7 +248,7 @@ class Batches:
         for handler in list(self._queues):
             self._begin_all(handler)
 
-    def _put(self, member: _Member) -> None:
+    def _put(self, member: Member) -> None:
         handler = member.run.handler
         batch = handler.batch
         if batch is None or member.run.envelope.flags & AT_MOST_ONCE:  # its call must not be repeated with another's
@@ -215,7 +263,7 @@ class Batches:
         elif queue.timer is None:
             queue.timer = self._loop.call_later(batch.wait, self._begin_all, handler)
 
-    def _leave(self, member: _Member) -> None:
+    def _leave(self, member: Member) -> None:
         """Take a member out whose task was cancelled.
 
         Raises:
@@ -239,25 +287,49 @@ class Batches:
         if queue.members:
             self._begin(handler, queue.members)
 
-    def _begin(self, handler: Handler, members: list[_Member]) -> None:
-        name = f"command_bus.batch {handler.spec.name}"
-        call = self._loop.create_task(self._call_all(handler, members), name=name, context=self._contexts.new())
+    def _begin(self, handler: Handler, members: list[Member], work: Coroutine[Any, Any, None] | None = None) -> None:
+        name, work = f"command_bus.batch {handler.spec.name}", work or self._call_all(handler, members)
+        call = self._loop.create_task(work, name=name, context=self._contexts.new())
         beside = frozenset(each.running.mailbox for each in members if each.running is not None)
         for each in members:
             each.batch, each.call = members, call
             if each.running is not None:
                 each.running.gathers, each.running.beside = False, beside
 
-    async def _call_all(self, handler: Handler, members: list[_Member]) -> None:
-        outcomes = await Halving(members, partial(self._call, handler), _Member.is_ended_by).outcomes()
+    async def _call_all(self, handler: Handler, members: list[Member]) -> None:
+        outcomes = await Halving(members, partial(self.call, handler), Member.is_ended_by).outcomes()
         for each, outcome in zip(members, outcomes, strict=True):
             if not each.done.done():
                 each.done.set_result(outcome)
 
-    async def _call(self, handler: Handler, members: Sequence[_Member]) -> Sequence[Any]:
+    async def of_entity(self, handler: Handler, members: list[Member], work: Coroutine[Any, Any, None]) -> None:
+        """Call with commands of one entity, as `work` does. A cancellation ends it, and is raised once the call has ended.
+
+        Raises:
+            CancelledError: The call was cancelled.
+            ThreadRunsError: A thread runs it, which nothing can stop.
+        """
+        self._begin(handler, members, work)
+        call, is_cancelled = members[0].call, False
+        while call is not None and not call.done():
+            try:
+                await asyncio.wait({call})
+            except asyncio.CancelledError:
+                is_cancelled = True
+                for each in members:
+                    each.is_gone = True
+                    if each.context is not None and each.run.interrupted is not None:
+                        each.context.cancel(each.run.interrupted.text)
+                self._leave(members[0])
+        if is_cancelled:
+            raise asyncio.CancelledError
+        if call is not None:
+            call.result()
+
+    async def call(self, handler: Handler, members: Sequence[Member]) -> Sequence[Any]:
         """Call the handler with those commands whose outcome is still wanted, and whose lease is not over."""
         wanted = [each for each in members if not each.is_gone and each.run.may_start]
-        outcomes: dict[_Member, Any] = {}
+        outcomes: dict[Member, Any] = {}
         if wanted:
             sent = [0 if each.run.outbox is None else each.run.outbox.count for each in wanted]
             try:
@@ -270,33 +342,27 @@ class Batches:
                 raise
         return [outcomes.get(each, _NEVER_STARTED) for each in members]
 
-    async def _invoke(self, handler: Handler, members: Sequence[_Member]) -> Any:
+    async def _invoke(self, handler: Handler, members: Sequence[Member]) -> Any:
         commands = [each.run.message for each in members]
         contexts = [each.context for each in members] if handler.wants_context else None
         limited = [each.run for each in members if each.run.policy.attempt_timeout is not None]
         first = min(limited, key=lambda run: run.policy.attempt_timeout or 0.0, default=None)
         timeout = None if first is None else first.policy.attempt_timeout
+        invoke = members[0].run.bound(handler.invoke)
         if not handler.is_async:
-            return await self._in_thread(handler, members, commands, contexts, first)
+            return await self._in_thread(partial(invoke, commands, contexts), members, first)
         scope = asyncio.timeout(timeout)
         try:
             async with scope:
-                return await handler.invoke(commands, contexts)
+                return await invoke(commands, contexts)
         except TimeoutError as error:
             if first is not None and scope.expired():
                 raise timed_out(first) from error
             raise
 
-    async def _in_thread(
-        self,
-        handler: Handler,
-        members: Sequence[_Member],
-        commands: list[Any],
-        contexts: list[Any] | None,
-        limited: Runnable | None,
-    ) -> Any:
+    async def _in_thread(self, invoke: Callable[[], Any], members: Sequence[Member], limited: Runnable | None) -> Any:
         """Call a plain function. A thread cannot be stopped: past the timeout its contexts say so, and the call has failed when it ends."""
-        job = ThreadJob(lambda: handler.invoke(commands, contexts), lambda: any(each.run.may_start for each in members))
+        job = ThreadJob(invoke, lambda: any(each.run.may_start for each in members))
         self._threads.submit(job)
         await asyncio.wait({job.done}, timeout=None if limited is None else limited.policy.attempt_timeout)
         is_late = not job.done.done()

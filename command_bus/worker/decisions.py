@@ -27,7 +27,7 @@ from command_bus.messages.state import EntityState
 from command_bus.randomness import JITTER
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
-from command_bus.serialization.envelope_options import DURABLE, HISTORY
+from command_bus.serialization.envelope_options import CALLERS, DURABLE, HISTORY
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, compressed, printable, reading_limits
 from command_bus.serialization.models import newer_version, reply_codec_for
 from command_bus.serialization.protection import Protection, Signatures
@@ -187,6 +187,31 @@ class Decisions:
             envelope, started, bound.handler, message, bound.policy_of(envelope) if envelope.options else bound.policy
         )
 
+    def beside(self, started: Started, head: Runnable, mailbox: str) -> Runnable | None:
+        """Return a command that stands behind another one, if it can run with it in one call; nothing is decided about it else."""
+        try:
+            envelope = unpack_envelope(started.envelope or b"", self._limits)
+            if (envelope.name, envelope.entity_type, envelope.entity_id) != (
+                head.envelope.name,
+                head.envelope.entity_type,
+                head.envelope.entity_id,
+            ):
+                return None
+            options = envelope.options
+            if envelope.flags & AT_MOST_ONCE or (options and (DURABLE.of(options) or CALLERS.of(options))):
+                return None
+            if self._signatures is not None and self._forgery(self._signatures, started.envelope or b"", envelope, mailbox):
+                return None
+            if not started.replayed and is_late(envelope, started.message, started.now_ms):
+                return None
+            bound = self._bindings.of(envelope.name)
+            if bound is None or bound.handler is not head.handler or (options and newer_version(bound.handler.spec, options)):
+                return None
+            message = self._bindings.message(bound, envelope)
+        except (Undecodable, InvalidCommand):
+            return None
+        return Runnable(envelope, started, bound.handler, message, bound.policy_of(envelope) if options else bound.policy)
+
     def completed(self, run: Runnable, value: Any) -> Step:
         """Settle a command whose handler returned, whether or not its result can be sent."""
         envelope = run.envelope
@@ -231,7 +256,8 @@ class Decisions:
         if run.state is not None and run.state.is_void:
             kind = type(run.state.value)
             fresh = self._states.held(kind, lease.mailbox, lease.state or b"", run.started.now_ms)
-            run.state.value, run.state.is_void, run.state.is_deleted = fresh.value, False, False
+            run.state.value, run.state.before, run.state.is_stored = fresh.value, fresh.before, fresh.is_stored
+            run.state.is_void = run.state.is_deleted = False
 
     def change_state(self, run: Runnable, lease: Lease) -> None:
         """Note what the state of an entity becomes after a handler that returned.
@@ -374,8 +400,11 @@ class Decisions:
         """Decide as `interrupted` for a command whose worker was lost or abandoned it; None leaves it to another worker.
 
         Only a newer release can decide about what it wrote: whether it may run again is in a part we cannot read. So it stays interrupted
-        until a newer worker takes it over, for as long as an unknown command is kept and some leases more.
+        until a newer worker takes it over, for as long as an unknown command is kept and some leases more. A run is given back whole: it counts for
+        none of its commands, and the next one is smaller.
         """
+        if started.run.size > 1:
+            return GiveBack(counts=True)
         try:
             unpack_envelope(started.envelope or b"", self._limits)
         except UnsupportedVersion as error:

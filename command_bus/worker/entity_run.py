@@ -25,6 +25,7 @@ from command_bus.transport.steps import (
     LeaseLost,
     LimitQuestion,
     Released,
+    RunStep,
     Started,
     Step,
     StepFailed,
@@ -100,9 +101,17 @@ class EntityRun:
 
     def _asked_for(self, lease: Lease, step: Step) -> Awaitable[Answer]:
         """Settle the first command."""
-        if type(step) is Done or type(step) is DeadLetterStep:
-            step.follow = self._follow(lease.shard, 1, mono())
+        self._set_follow(lease, step, 0, mono())
         return self.steps.advance(lease, step)
+
+    def _set_follow(self, lease: Lease, step: Step, commands: int, began: float) -> int:
+        """Say what follows a step; return how many commands the entity has had then."""
+        commands += 1
+        if type(step) is RunStep:
+            commands, step = commands + len(step.before), step.step
+        if type(step) is Done or type(step) is DeadLetterStep:
+            step.follow = self._follow(lease.shard, commands, began)
+        return commands
 
     async def _advance(self, lease: Lease, begun: Begun, asked: Awaitable[Answer] | None = None) -> Answer | None:
         """Return the answer to a step, or to that of a command that was begun; None if there is no step."""
@@ -136,9 +145,7 @@ class EntityRun:
                     step = await begun if isinstance(begun, Driven) else begun
                     if step is None:
                         return
-                    commands += 1
-                    if type(step) is Done or type(step) is DeadLetterStep:
-                        step.follow = self._follow(lease.shard, commands, began)
+                    commands = self._set_follow(lease, step, commands, began)
                     answer = await self.steps.advance(lease, step)
                     if type(answer) is StepFailed:
                         answer = await self._repaired(lease, step, answer)

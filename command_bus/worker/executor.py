@@ -32,6 +32,7 @@ from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.reply import Cancelled
 from command_bus.serialization.tallies import FAILED, HANDLED, RETRIED, Tallies
 from command_bus.transport.mailboxes import mailbox_label, type_of
+from command_bus.transport.ports.worker import WorkerSide
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import (
     GIVE_BACK_UNCOUNTED,
@@ -47,9 +48,10 @@ from command_bus.transport.steps import (
     Step,
     Suspend,
 )
-from command_bus.worker.batches import Batches
+from command_bus.worker.batches import Batches, Failed, Member
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
+from command_bus.worker.entity_batches import EntityBatches
 from command_bus.worker.lending import Lending
 from command_bus.worker.limits import hold_limit
 from command_bus.worker.offers import Offer, Offers
@@ -80,7 +82,7 @@ class Executor:
         offers: Leaves commands to other workers.
         durable: Begins and ends the runs of durable handlers.
         contexts: Makes the context of each command.
-        read_state: Reads the state of the entity that a lease holds.
+        side: Reads the state of the entity that a lease holds, and moves mailboxes forward.
         tallies: Counts what became of the runs.
     """
 
@@ -94,7 +96,7 @@ class Executor:
     offers: Offers
     durable: DurableRuns
     contexts: CommandContexts
-    read_state: Callable[[Lease], Awaitable[bytes]]
+    side: WorkerSide
     tallies: Tallies = field(default_factory=Tallies)
 
     def __post_init__(self) -> None:
@@ -111,6 +113,7 @@ class Executor:
         self._in_threads = ThreadRuns(self.threads, worker=self.worker, works=self.works)
         self._loop = asyncio.get_running_loop()
         self.batches = Batches(self.threads, self.contexts, is_full=lambda: not self.slots.admits_caller())
+        self._of_entity = EntityBatches(self.decisions, self.batches, self.side.steps, around, self._member_ended)
 
     def begin(self, lease: Lease, started: Started, task: asyncio.Task[Any]) -> Begun:
         """Run what was delivered, in a context of its own and in the current task, as far as it gets without waiting."""
@@ -178,6 +181,8 @@ class Executor:
                     return self.offers.again(started.now_ms)
                 read.lends_beyond = self.slots.all_lent
             read.lease, lease.is_unused = lease, False
+            if read.handler.batch is not None and read.handler.batch.of_entity:
+                return await self._execute_run(lease, read, task)
             if read.handler.spec.durable:
                 return await self._execute_durable(lease, read, task)
             result = await self._ran(lease, read, task)
@@ -192,7 +197,7 @@ class Executor:
     async def _hold_state(self, lease: Lease, run: Runnable) -> Step | Offer | None:
         """Give a command the state of its entity; return what to do if it cannot have it here."""
         if lease.state is None:
-            lease.state = await self.read_state(lease)
+            lease.state = await self.side.read_state(lease)
             if mono() >= lease.deadline:  # that took too long
                 return GIVE_BACK_UNCOUNTED
         return self.decisions.hold_state(run, lease)
@@ -206,6 +211,42 @@ class Executor:
     def _undecided(self, lease: Lease, started: Started) -> Step:
         _log.exception("%s: a command could not be settled as its handler ended it", mailbox_label(lease.mailbox))
         return self.decisions.interrupted(started, "its worker failed while it ran")
+
+    async def _execute_run(self, lease: Lease, head: Runnable, task: asyncio.Task[Any]) -> Step | None:
+        """Run a command and those behind it that run with it."""
+        runs, extended = await self._of_entity.gather(lease, head)
+        if not runs:
+            return None
+        members = [self._member(lease, each, head) for each in runs]
+        search = self._of_entity.search(lease, members)
+        head.begun = members[0].running or self._running(lease, head), self._of_entity.outcomes(members, search)
+        result = await self._ran(lease, head, task)
+        return await self._of_entity.settled(lease, members, extended, search.found, result)
+
+    def _member(self, lease: Lease, run: Runnable, head: Runnable) -> Member:
+        """Return a command of a run, with what its handler knows of it."""
+        run.lease, run.state, context = lease, head.state, None
+        running = self._running(lease, run) if run is head or run.handler.wants_context else None
+        if run.handler.wants_context or self._needs_context:
+            context, run.outbox = self._context(run), self.bus.sender.outbox(run.envelope.command_id)
+            context.sends_by(run.outbox, None, run.state, partial(self._memory, run, run.outbox), running)
+        return Member(run, context, running, self._loop.create_future())
+
+    async def _member_ended(self, lease: Lease, run: Runnable, outcome: Any) -> Step:
+        """Return the step that follows from the outcome of a command of a run."""
+        if not isinstance(outcome, Failed):
+            step = self.decisions.completed(run, outcome)
+        else:
+            error: BaseException = outcome.again()
+            if isinstance(error, NeverStartedError):
+                return GIVE_BACK_UNCOUNTED
+            if isinstance(error, asyncio.CancelledError):
+                return self.decisions.interrupted(run.started, CANCELLED.text)
+            if isinstance(error, Snooze) and error.hold is not None:
+                error = await hold_limit(self._transport, run, error) or error
+            step = self._decide_on_error(lease, run, error)
+        self._count(run, step)
+        return step
 
     async def _execute_durable(self, lease: Lease, run: Runnable, task: asyncio.Task[Any]) -> Step | None:
         """Run a durable command: its handler, or what compensates for it."""
@@ -258,13 +299,16 @@ class Executor:
 
     def _decide(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
         step = self._following(lease, run, result)
+        self._count(run, step)
+        return step
+
+    def _count(self, run: Runnable, step: Step | None) -> None:
         if (end := _ENDS.get(type(step))) is not None and getattr(step, "counts", True):
             tally = self.tallies[run.handler.spec.name]
             tally[end] = number = tally[end] + 1
             if number & 7 == 1:  # the time of one in eight: a clock and a step of durations take longer than the rest
                 micros = int((mono() - run.began) * 1_000_000)
                 tally[(micros * micros).bit_length()] += 1
-        return step
 
     def _following(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
         """Return the step that follows from a handler's result."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from operator import call
 from typing import Any
@@ -38,6 +38,7 @@ from command_bus.transport.steps import (
     Park,
     PutOff,
     Retry,
+    RunStep,
     Started,
     Step,
     StepFailed,
@@ -253,9 +254,16 @@ class Lifecycle(Steps):
             self._report_lost(lease, started)
         elif type(answer) is StepFailed:
             self._started[id(lease)] = started  # it is repeated
+        elif type(step) is RunStep:
+            for each, end in (*step.before, (step.started, step.step)):
+                if isinstance(end, Done | DeadLetterStep | Park):
+                    self.report_settled(each, end)
         elif type(step) is Done or type(step) is DeadLetterStep or type(step) is Park:
             self.report_settled(started, step)
         return answer
+
+    def behind(self, lease: Lease, message: str, count: int) -> Awaitable[list[tuple[str, bytes]]]:
+        return self.steps.behind(lease, message, count)
 
     def report_settled(self, started: Started, step: Done | DeadLetterStep | Park) -> None:
         """Report a command that was settled, and what was sent with its settlement."""

@@ -184,9 +184,9 @@ class Worker:
         for handler in self.registry:
             check_upcasters(handler.message_type)
             mailbox, delivery = settings.entity(handler.spec.entity).mailbox, settings.handling(handler.spec).delivery
-            check_policies(
-                handler.spec, mailbox, delivery, has_state=handler.state is not None, repeats=handler.batch is not None
-            )
+            batch, has_state = handler.batch, handler.state is not None
+            of_entity = batch is not None and batch.of_entity
+            check_policies(handler.spec, mailbox, delivery, has_state=has_state, repeats=batch is not None, of_entity=of_entity)
             if handler.state is not None:
                 check_upcasters(handler.state)
                 codec_for(handler.state).prepare()
@@ -330,7 +330,7 @@ class _Parts:
             offers=Offers(JITTER, worker.name, OtherWorkers(session.transport.announcements.workers)),
             durable=_durable_runs(worker, session, decisions, self.side),
             contexts=CommandContexts(),
-            read_state=self.side.read_state,
+            side=self.side,
             tallies=worker.tallies,
         )
         execute, steps, lost = reported(

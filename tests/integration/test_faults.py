@@ -53,7 +53,7 @@ def _assert_sound(history: History) -> None:
     [
         pytest.param(False, 5, marks=pytest.mark.slow),
         pytest.param(False, 1000, marks=pytest.mark.slow),
-        pytest.param(True, 5),
+        pytest.param(True, 5, marks=pytest.mark.slow),
         pytest.param(True, 1000, marks=pytest.mark.slow),
     ],
 )

@@ -26,7 +26,7 @@ from tests.simulation.unique_rules import after_the_last_trigger
 __all__ = ["RULES", "check"]
 
 Broken = Iterator[tuple[str, str]]
-ATTEMPTS = {"work": 3, "shared": 3, "weighed": 3, "once": 1, "park": 2, "order": 3, "sync": 3, "fold": 50}
+ATTEMPTS = {"work": 3, "shared": 3, "weighed": 3, "once": 1, "park": 2, "order": 3, "sync": 3, "fold": 50, "run": 3}
 TOLERANCE = 2.0
 """Seconds after the end of its lease in which a handler must have been cancelled: the keeper looks every second, and waits for answers."""
 RULES: list[Callable[[History], Broken]] = []
@@ -119,7 +119,7 @@ def fences(history: History) -> Broken:
     for entity, runs in _of_entities(history).items():
         seen: dict[int, Execution] = {}
         for run in runs:
-            if run.fence in seen:
+            if run.fence in seen and not run.is_with(seen[run.fence]):
                 yield entity, f"{seen[run.fence].id} and {run.id} started under the same fence {run.fence}"
             seen[run.fence] = run
         for one, other in pairwise(runs):
@@ -135,7 +135,7 @@ def overlap(history: History) -> Broken:
         for at, one in enumerate(by_fence):
             end = one.ended if one.ended is not None else _killed_at(one)
             for other in by_fence[at + 1 :]:
-                if end is not None and other.began >= end:
+                if (end is not None and other.began >= end) or one.is_with(other):
                     continue
                 if (reason := _unexcused(history, one, other, end)) is not None:
                     yield (
@@ -193,7 +193,7 @@ def lost_lease(history: History) -> Broken:
         by_fence = sorted(runs, key=lambda run: run.fence)
         for one, other in pairwise(by_fence):
             end = one.ended
-            if end is None or one.how == "cancelled" or other.began >= end or _in_thread(history, one):
+            if end is None or one.how == "cancelled" or other.began >= end or _in_thread(history, one) or one.is_with(other):
                 continue
             begin = max([other.began, *(until for kind, _, until in one.process.troubles if until <= end and kind != "kill")])
             busy = any(
@@ -248,7 +248,7 @@ def once(history: History) -> Broken:
     """Find at-most-once commands that started more than once (plus once for each replay by an operator)."""
     for name, runs in of_commands(history).items():
         sent = history.sent[name]
-        most, counted = ATTEMPTS[sent.kind] * (1 + sent.replays), [run for run in runs if run.how != "put off"]
+        most, counted = ATTEMPTS[sent.kind] * (1 + sent.replays), [run for run in runs if not run.is_uncounted]
         if len(counted) > most or any(run.attempt > ATTEMPTS[sent.kind] for run in runs):
             yield runs[0].entity, f"{name} ({sent.kind}) started {len(counted)} times, allowed are {most}"
 
@@ -258,7 +258,11 @@ def twice(history: History) -> Broken:
     """Find commands that started again although they had not failed, their lease was not over and their worker was not stopping."""
     for name, runs in of_commands(history).items():
         for one, other in pairwise(runs):
-            if one.how in ("failed", "cancelled", "shot", "put off", "") or one.ended is None or history.sent[name].replays:
+            if (
+                one.how in ("failed", "cancelled", "shot", "put off", "halved", "")
+                or one.ended is None
+                or history.sent[name].replays
+            ):
                 continue
             if (
                 history.was_aborted(one) or name in history.follow_ups
@@ -274,15 +278,16 @@ def attempts(history: History) -> Broken:
     for name, runs in of_commands(history).items():
         if history.sent[name].replays:
             continue
-        known = 0
+        known = most = 0
         for run in runs:
             if run.attempt <= known:
                 yield run.entity, f"{name} started with attempt {run.attempt} after attempt {known}"
-            missing = run.attempt - known - 1
+            missing = run.attempt - most - 1
             taken = sum(claim.entity == f"item:{run.entity}" and claim.at <= run.began for claim in history.claims)
             if missing > taken:
                 yield run.entity, f"{name} started with attempt {run.attempt} after {known}, and {taken} leases were taken over"
-            known = run.attempt - (run.how == "put off")
+            known = run.attempt - (run.how == "put off" or run.beside is not None)  # a run that is given back counts for nobody
+            most = run.attempt if run.beside is not None else known
 
 
 @rule

@@ -13,7 +13,7 @@ from tests.simulation.history import History
 
 __all__ = ["ItemState", "entity_states", "stored_runs"]
 
-CHANGES = ("shared", "work", "once", "order", "sync")
+CHANGES = ("shared", "work", "once", "order", "sync", "run")
 """Kinds of commands whose handlers have the state."""
 
 
@@ -44,7 +44,7 @@ def entity_states(history: History) -> Iterator[tuple[str, str]]:
     yield from _strange_states(history, history.kept_states)
     for run in history.executions:
         settled = [each for each in history.kept_states.get(run.entity, []) if _fence(each) < run.fence]
-        if run.saw not in (None, settled):
+        if run.saw is not None and [each for each in run.saw if _fence(each) != run.fence] != settled:
             yield run.entity, f"{run.id} saw {run.saw} under fence {run.fence}, and {settled} were settled"
     for sent in history.sent.values():
         is_told = sent.outcome == "value" and sent.kind in CHANGES

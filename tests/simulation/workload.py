@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,13 @@ class Shared(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY
     tag: str
 
 
+class Batched(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY)):
+    """A command whose handler takes neighbours of one entity."""
+
+    item: EntityId
+    tag: str
+
+
 class Weighed(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETRY), fair_by="tenant"):
     """A command of one of two tenants that have weights."""
 
@@ -90,7 +98,8 @@ class Weighed(Command[int], entity="item", retry=RetryPolicy(attempts=3, **_RETR
 
 
 KINDS: dict[str, Any] = {
-    "shared": Shared, "work": Work, "once": Once, "park": Parking, "order": Order, "sync": Threaded, "fold": Folded
+    "shared": Shared, "work": Work, "once": Once, "park": Parking, "order": Order, "sync": Threaded, "fold": Folded,
+    "run": Batched,
 }  # fmt: skip
 _PATIENCE = 5.0
 """Seconds that an order waits for what it calls."""
@@ -266,6 +275,37 @@ async def parking(command: Parking, context: CommandContext) -> int:
     return await _handle(command, context)
 
 
+@REGISTRY.handles_many(Batched, of="entity", size=4)
+async def batched(commands: Sequence[Batched], contexts: Sequence[CommandContext], state: ItemState) -> Sequence[int]:
+    begun = [_begin(command, context, state) for command, context in zip(commands, contexts, strict=True)]
+    simulation, runs, plans = begun[0][0], [run for _, run, _ in begun], [plan for _, _, plan in begun]
+    try:
+        for run, context in zip(runs, contexts, strict=True):
+            run.beside = len(runs) - 1
+            for sent in planned_follow_ups(simulation, run):
+                context.send(Work(item=sent.entity, tag=sent.id))
+        await asyncio.sleep(max(plan.seconds for plan in plans))
+        is_halved = len(runs) > 1 and any(plan.end != "return" for plan in plans)
+        _note(runs, "halved" if is_halved else _HOW[plans[0].end])
+        if is_halved:
+            raise RuntimeError("one of them is to fail")
+        if plans[0].end == "shoot":
+            await _shot(runs[0])
+        return [_end(run, plan, context, state) for run, plan, context in zip(runs, plans, contexts, strict=True)]
+    except asyncio.CancelledError:
+        _note(runs, runs[0].how if runs[0].how == "shot" else "cancelled")
+        raise
+    finally:
+        if current and current[-1] is simulation:
+            for run in runs:
+                run.ended = simulation.loop.time()
+
+
+def _note(runs: Sequence[Execution], how: str) -> None:
+    for run in runs:
+        run.how = how
+
+
 class Producer:
     """Sends its share of the commands, each in a task of its own, at times drawn from the seed."""
 
@@ -282,7 +322,7 @@ class Producer:
         self._counter += 1
         line = self._simulation.line
         kind = self._random.choice(
-            ("shared" if line else "work", "work", "sync", "order", "once", "park" if self._simulation.parks else "work")
+            ("shared" if line else "work", "work", "sync", "order", "once", "run", "park" if self._simulation.parks else "run")
         )
         sent = Sent(f"{self._name}.{self._counter}", entity, kind, how, self._name, 0.0)
         self._simulation.history.sent[sent.id] = sent

@@ -92,6 +92,7 @@ class TestDryRuns:
     def dispatch(self, frame: DataFrame, namespace: Namespace, **options: Any) -> DispatchReport:
         return dispatch_dataframe(frame, Move, **{"order_by": "seq", "dispatch_id": "d", **options}, **namespace.options)
 
+    @pytest.mark.slow
     def test_all_rejects_are_counted_and_shown(self, spark: SparkSession, namespace: Namespace) -> None:
         rows = spark.range(5000).selectExpr("concat('t', id % 7) truck", "id seq", "if(id % 2 = 0, 500.0D, 1.0D) load")
         planned = self.dispatch(rows, namespace, key="seq", dry_run=True, partitions=1)
@@ -141,7 +142,9 @@ class TestNoRows:
             )
         commit_dispatch(target, Version("d"), Opening(), [dispatcher.result])
 
-    @pytest.mark.parametrize("way", ["by_frame", "by_format", "by_sql", "by_partition"])
+    @pytest.mark.parametrize(
+        "way", ["by_frame", *(pytest.param(way, marks=pytest.mark.slow) for way in ("by_format", "by_sql", "by_partition"))]
+    )
     def test_the_rows_come_later(self, spark: SparkSession, tmp_path: Path, namespace: Namespace, way: str) -> None:
         (tmp_path / "none.json").write_text("")
         run: Callable[[DataFrame, Namespace], None] = getattr(self, way)

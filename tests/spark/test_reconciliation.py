@@ -296,6 +296,7 @@ def test_rows_of_another_table_are_reported(spark: SparkSession, namespace: Name
     assert ["All accepted commands are accounted for" in note for note in ledger.notes] == [True, False]
 
 
+@pytest.mark.slow
 def test_dropped_rows_are_not_missing(spark: SparkSession, namespace: Namespace) -> None:
     report = dispatched(namespace, posts(spark, "fine", None, "fine"), on_invalid="drop")
     with working(namespace, handlers()):

@@ -156,6 +156,7 @@ def test_a_load_of_the_data_source_is_repaired(spark: SparkSession, namespace: N
     assert (counts(report), all_seqs(namespace)) == ((2, 2, 0, 0), list(range(20)))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_repaired_is_refused(spark: SparkSession, namespace: Namespace, caplog: pytest.LogCaptureFixture) -> None:
     rows = loads(spark, 3, 5)
     for _ in range(2):

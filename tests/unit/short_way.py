@@ -55,6 +55,9 @@ class Answering:
     answers: dict[str, list[Answer]] = field(default_factory=dict[str, list[Answer]])
     is_away: bool = False
 
+    def behind(self, lease: Lease, message: str, count: int) -> asyncio.Future[list[tuple[str, bytes]]]:
+        raise AssertionError(lease, message, count)
+
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()

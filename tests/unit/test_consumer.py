@@ -22,6 +22,9 @@ class NoServer:
         self.steps: list[tuple[str, Step]] = []
         self.answers: dict[str, asyncio.Future[Answer]] = {}
 
+    def behind(self, lease: Lease, message: str, count: int) -> asyncio.Future[list[tuple[str, bytes]]]:
+        raise AssertionError(lease, message, count)
+
     def advance(self, lease: Lease, step: Step) -> asyncio.Future[Answer]:
         self.steps.append((lease.mailbox, step))
         return self.answers.setdefault(lease.mailbox, asyncio.get_running_loop().create_future())

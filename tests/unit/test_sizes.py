@@ -16,7 +16,7 @@ EXCEPTIONS = {
     "CommandBus": (20, "the public facade: each method hands on to one part"),
     "SyncCommandBus": (14, "the same for blocking code"),
     "Connections": (13, "scripts and plain requests, each posted, awaited or confirmed"),
-    "Decisions": (16, "a method for each end of a run, and three for the state of its entity"),
+    "Decisions": (17, "a method for each end of a run, one for who runs with it, and three for the state of its entity"),
     "OperatorSide": (15, "a property for each part of an operator's side"),
     "ShardKeys": (13, "a method for each kind of name"),
     "Transport": (17, "a property for each part of a transport"),

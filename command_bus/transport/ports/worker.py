@@ -39,6 +39,14 @@ class Steps(Protocol):
         nothing changes. After `Done` and `DeadLetterStep` the next command is started if the mailbox has one and `follow` is `stay`, or
         `yield` while no other mailbox of the shard waits; else the mailbox is made ready for any worker. A mailbox that is paused or parked
         starts nothing: the answer is `Released("stop")`. With the answer `Started`, `lease.attempt_id` is that of the new start.
+        `Extend` is answered by `Extended`, or by `Started` of the command that runs already: then it runs alone.
+        """
+        ...
+
+    def behind(self, lease: Lease, message: str, count: int) -> Awaitable[list[tuple[str, bytes]]]:
+        """Return ids and envelopes of the commands that stand behind one in the mailbox that a lease holds, at most so many.
+
+        One that has further fields ends that. While the server is away this waits.
         """
         ...
 

@@ -18,7 +18,7 @@ from command_bus.transport.records import Failure
 from command_bus.transport.redis.connection.connections import PageSize
 from command_bus.transport.redis.keys import ShardKeys
 from command_bus.transport.redis.scripts import READ_MAILBOXES, Script
-from command_bus.transport.steps import NO_SNOOZES, Snoozes, attempt_id
+from command_bus.transport.steps import NO_RUN, NO_SNOOZES, RunNotes, Snoozes, attempt_id
 
 _FIELDS = 7
 READY, HELD, HELD_AND_CHANGED, RETRYING, LIMITED, IN_LINE, STOPPED, SUSPENDED = "r", "h", "H", "w", "l", "q", "s", "u"
@@ -107,6 +107,16 @@ class MailboxRecord(NamedTuple):
         return Failure(_number(at), unquote(text)) if text and of == message else None
 
     @property
+    def run(self) -> RunNotes:
+        """What it says of runs."""
+        return runs_of(f"{key}={value}" for key, value in self.parts.items()) if self.parts else NO_RUN
+
+    @property
+    def last_running(self) -> str:
+        """The last command that runs: of a run its last one."""
+        return self.parts.get("run", "").partition(":")[0] or self.message
+
+    @property
     def started_us(self) -> int:
         """The server's time in microseconds when the attempt started, apart from jumps of its clock: fences are made of it."""
         return _number(self.fence)
@@ -180,6 +190,15 @@ def _snoozes(text: str, message: str) -> Snoozes:
     if not _number(first) or (message and of != message):
         return NO_SNOOZES
     return Snoozes(_number(count), _number(first), waits == "1")
+
+
+def runs_of(parts: Iterable[str]) -> RunNotes:
+    """Return what the parts of a record say of runs (see `lua/advance/6a_run.lua`)."""
+    found = {key: value for key, _, value in (part.partition("=") for part in parts)}
+    count, cap, begun = found.get("run", ""), found.get("cap", ""), found.get("begun", "")
+    if not (count or cap or begun):
+        return NO_RUN
+    return RunNotes(_number(count.rpartition(":")[2]) or 1, _number(cap), begun)
 
 
 def _number(text: str) -> int:

@@ -11,6 +11,7 @@ from command_bus.transport.steps import (
     ChildOutcome,
     DeadLetterStep,
     Done,
+    Extend,
     FollowUp,
     GiveBack,
     Lease,
@@ -18,6 +19,7 @@ from command_bus.transport.steps import (
     PutOff,
     Refused,
     Retry,
+    RunStep,
     Settlement,
     Step,
     Suspend,
@@ -64,11 +66,41 @@ def encode_step(
         case DeadLetterStep(left, record, raw, follow):
             flags = unused + encode_left(space, lease, left, names, extra, sent)
             args += ("b" + _FOLLOWS[follow] + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
+        case RunStep():
+            _encode_run(space, lease, step, names, args, sent)
+        case Extend(last, count):
+            args += ("el", lease.activation, lease.holder, lease.attempt_id, last, count)
         case Park(left, record, raw):
             flags = unused + encode_left(space, lease, left, names, extra, sent)
             args += ("pl" + flags, lease.activation, lease.holder, lease.attempt_id, *extra, record, raw)
         case _:
             _encode_pause(space, lease, step, unused, names, args)
+
+
+def _encode_run(
+    space: KeySpace, lease: Lease, run: RunStep, names: list[str], args: list[Any], sent: list[FollowUp | ChildOutcome]
+) -> None:
+    """Append the arguments of a step of a run: those of its own step, and in front of what belongs to its verb those that were settled before."""
+    own: list[Any] = []
+    encode_step(space, lease, run.step, names, own, sent)
+    letters, verb_at = "k", len(own) - _VERB_ARGUMENTS[type(run.step)]
+    more: list[Any] = []
+    if run.state is not None:
+        letters = "sk"
+        names.append(space.shards[lease.shard].states)
+        more.append(run.state)
+    more += (run.run.part, run.started.message, len(run.before))
+    for started, end in run.before:
+        left: list[Any] = []
+        verb = _VERBS[end.status] if type(end) is Done else "b"
+        more += (f"{verb}s{encode_left(space, lease, end.left, names, left, sent)}", started.message, *left)
+        if type(end) is DeadLetterStep:
+            more += (end.record, end.raw)
+    operation, *head = own[:verb_at]
+    args += (operation + letters, *head, *more, *own[verb_at:])
+
+
+_VERB_ARGUMENTS = {Done: 0, DeadLetterStep: 2, Park: 2, Retry: 2, PutOff: 2, GiveBack: 1}
 
 
 def _encode_pause(

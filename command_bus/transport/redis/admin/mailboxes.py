@@ -11,7 +11,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.serialization.odd_values import stored_number, stored_text
-from command_bus.transport.mailboxes import EVERYTHING, envelope_in, is_mailbox, scope_of
+from command_bus.transport.mailboxes import EVERYTHING, envelope_in, is_mailbox, message_order, scope_of
 from command_bus.transport.ports.operator import Mailboxes
 from command_bus.transport.records import Contents, StoredEntity, WaitingEntry
 from command_bus.transport.redis.admin.entities import RedisEntities
@@ -81,21 +81,21 @@ def state_of(stander: Stander, record: MailboxRecord, now_ms: int, *, delayed: b
         return "settled"
     if record.is_newer or record.message == stander.place:
         return "started"
-    late = stander.ttl_ms is not None and now_ms > _number(stander.place)[0] + stander.ttl_ms
+    late = stander.ttl_ms is not None and now_ms > message_order(stander.place)[0] + stander.ttl_ms
     waits: KeyState = "settled" if late else "waiting"
+    place, last_begun = message_order(stander.place), message_order(record.run.begun)
+    if place <= last_begun and (not record.message or place > message_order(record.message)):
+        return "started"
     if record.message:
-        return waits if _number(stander.place) > _number(record.message) else "settled"
+        if place <= message_order(record.message):
+            return "settled"
+        return waits if place > message_order(record.last_running) else "started"
     if record.first_ms == 0:
         return waits
     head = record.parts.get("started")
     if head != stander.place:
         return waits if head else "waiting"
     return waits if late and record.attempt == 0 and record.first_ms > 0 else "started"
-
-
-def _number(message: str) -> tuple[int, int]:
-    ms, _, count = message.partition("-")
-    return (int(ms), int(count)) if ms.isdecimal() and count.isdecimal() else (0, 0)
 
 
 _PAGE = 200

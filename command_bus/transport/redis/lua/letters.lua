@@ -27,6 +27,7 @@ VERB.WAIT = 'w'
 VERB.GIVE_BACK = 'g'
 VERB.WAIT_FOR_LIMIT = 'l'
 VERB.SUSPEND = 'u'
+VERB.EXTEND = 'e'
 
 -- What follows a step: the second letter of its operation.
 FOLLOW.STAY = 's'
@@ -43,6 +44,7 @@ LEFT.FOLLOW_UPS = 'f'
 LEFT.SIDE_RECORD = 'x'
 LEFT.CALLER = 'r'
 LEFT.STATE = 's'
+LEFT.RUN = 'k'
 SIDE.KEPT = 'k'
 PAUSE.SNOOZE = 's'
 

@@ -54,6 +54,7 @@ if fault then return fault end
 local state, activation, _, running, attempt, first, turn, parts = parse_record(record or '')
 local letter = redis.call('HGET', parked, name)
 local holds = state == STATE.HELD or state == STATE.HELD_AND_CHANGED
+local last = holds and last_running(running, parts)
 local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
 local head_id = head and head[1] or ''
 
@@ -78,15 +79,17 @@ end
 -- Return whether a command was started before and waits to be started again, so that it may have done
 -- something. One that was given back unrun does not count as an attempt.
 local function had_begun(id)
-  return not holds and id == head_id and attempt and (attempt ~= '0' or string.sub(first, 1, 1) == '-')
+  if string.sub(id, 1, 2) == 'd:' then return false end
+  return may_have_run(id, parts)
+    or not holds and id == head_id and attempt and (attempt ~= '0' or string.sub(first, 1, 1) == '-')
 end
 
 local function take_out(id, side, mark)
   if string.sub(id, 1, 2) == 'd:' then
     return take_delayed(due, delayed, delayed_counts, name, string.sub(id, 3))
   end
-  if holds and not is_behind(id, running) then return false end  -- it runs, or is settled
-  if is_fresh and id == head_id and (first or '0') ~= '0' then return false end
+  if holds and not is_behind(id, last) then return false end  -- it runs, or is settled
+  if is_fresh and (id == head_id and (first or '0') ~= '0' or may_have_run(id, parts)) then return false end
   if (state == STATE.SUSPENDED and id == running) or has_begun(id, side, mark) then return false end
   if redis.call('XDEL', box, id) == 0 then return false end
   if holds then

@@ -313,6 +313,7 @@ class PendingRecovery(Periodic):
             raw,
             snoozes=record.snoozes_of(record.message),
             begun=record.first_ms < 0 and envelope is not None and await self._has_begun(record.message, envelope),
+            run=record.run,
         )
 
     async def _has_begun(self, message: str, envelope: bytes) -> bool:

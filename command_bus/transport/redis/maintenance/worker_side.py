@@ -27,7 +27,7 @@ from command_bus.transport.redis.maintenance.waking import LimitWork
 from command_bus.transport.redis.scripts import REMOVE_WORKER
 from command_bus.transport.redis.worker.consumer import ConsumerLoop
 from command_bus.transport.redis.worker.lease_keeper import LeaseKeeper
-from command_bus.transport.redis.worker.state_reads import StateReads
+from command_bus.transport.redis.worker.reads import StateReads
 from command_bus.transport.redis.worker.step_batcher import KnownLimits, LineUse, StepBatcher
 from command_bus.transport.slots import Slots
 from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, Answer, Cancellation, Lease, LimitQuestion, Refused, Take

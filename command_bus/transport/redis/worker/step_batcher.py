@@ -29,24 +29,29 @@ from command_bus.transport.redis.mailbox_record import (
     held_record,
     is_first_start,
     parse_started,
+    runs_of,
     snoozes_of,
 )
 from command_bus.transport.redis.scripts import ADVANCE, ADVANCE_AND_SEND, FILL_LINE
 from command_bus.transport.redis.step_arguments import encode_left, encode_step
+from command_bus.transport.redis.worker.reads import Behind, MailboxReads
 from command_bus.transport.steps import (
     GIVE_BACK_UNCOUNTED,
+    NO_RUN,
     NO_SETTLEMENT,
     NO_SNOOZES,
     Answer,
     ChildOutcome,
     DeadLetterStep,
     Done,
+    Extended,
     FollowUp,
     Lease,
     LeaseLost,
     LimitQuestion,
     Park,
     Released,
+    RunStep,
     Settlement,
     Started,
     Step,
@@ -117,9 +122,13 @@ _DEEP = 2_000
 _MOST_READ = 1_200
 """Most commands that a request has the server read."""
 _SMALL = 100  # bytes of a step that carries nothing
+_MEMBER = (
+    1_000  # as if it had so many: a request settles about a thousand commands of runs, which takes the server a few milliseconds
+)
 _log = logging.getLogger("command_bus.transport")
 _SETTLED: dict[bytes, Answer] = {reason.encode(): Released(reason) for reason in ("idle", "yield", "wait", "stop")}
 _SETTLED[b"gone"] = LeaseLost()
+_SETTLED[b"run"] = Extended()
 _UNUSUAL = 1.0
 """Seconds for which steps take the long way after a request whose usual steps were all left: holds, events or limits are in use, it seems."""
 _DONE = ord("+")
@@ -144,6 +153,7 @@ class StepBatcher(Steps):
         max_depth: Callable[[str | None], int] = lambda _: _DEEP,
     ) -> None:
         limits = limits or KnownLimits(keys.shards[0])
+        self._reads = [MailboxReads(connections.at(shard.prefix), shard) for shard in keys.shards]
         self._shards = [
             _Shard(
                 connections.at(shard.prefix),
@@ -166,9 +176,12 @@ class StepBatcher(Steps):
             return answer
         return self._shards[lease.shard].submit(lease, step)
 
+    def behind(self, lease: Lease, message: str, count: int) -> asyncio.Future[Behind]:
+        return self._reads[lease.shard].behind(lease.mailbox, message, count)
+
     async def close(self, patience: float) -> None:
         """Wait for steps in flight, at most `patience` seconds; then drop them (the leases end by themselves)."""
-        await all_of(*(shard.close(patience) for shard in self._shards))
+        await all_of(*(each.close(patience) for each in self._shards), *(each.close(patience) for each in self._reads))
 
 
 class _Shard(WorkerLine[_Waiting]):
@@ -208,12 +221,9 @@ class _Shard(WorkerLine[_Waiting]):
 
     def _size(self, item: _Waiting) -> int:
         step = item[1]
-        if isinstance(step, _DEAD_LETTERING):
-            return _SMALL + _size_of(step.left) + len(step.record) + len(step.raw)
-        if type(step) is not Done:
-            return _SMALL
-        size = _SMALL if step.left is NO_SETTLEMENT else _SMALL + _size_of(step.left)
-        return size if step.state is None else size + len(step.state)
+        if type(step) is RunStep:
+            return _step_size(step.step) + len(step.state or b"") + sum([_MEMBER + _step_size(end) for _, end in step.before])
+        return _step_size(step)
 
     def _batch(self, items: list[_Waiting]) -> ScriptBatch[_Waiting]:
         limits = self._known_limits.keys(self._keys)
@@ -364,6 +374,15 @@ def _is_usual(left: Settlement) -> bool:
     return not (left.outcome or left.unique or left.side or left.follow_ups or left.waits_ms or left.waiting)
 
 
+def _step_size(step: Step) -> int:
+    if isinstance(step, _DEAD_LETTERING):
+        return _SMALL + _size_of(step.left) + len(step.record) + len(step.raw)
+    if type(step) is not Done:
+        return _SMALL
+    size = _SMALL if step.left is NO_SETTLEMENT else _SMALL + _size_of(step.left)
+    return size if step.state is None else size + len(step.state)
+
+
 def _size_of(left: Settlement) -> int:
     size = len(left.mark) + len(left.reply) + len(left.outcome)
     if left.waiting is not None:
@@ -397,11 +416,11 @@ def _decode(lease: Lease, state: bytes, body: Any, now: str, confirmed: bool) ->
                 ]
             else:
                 body, fields = _envelope_in(body), body
-    snoozes = snoozes_of(parts, message) if parts else NO_SNOOZES
+    snoozes, run = (snoozes_of(parts, message), runs_of(parts)) if parts else (NO_SNOOZES, NO_RUN)
     lease.record = "" if parts else held_record(HELD, lease.activation, lease.attempt_id, attempt, first, lease.holder)
     lease.has_place = PLACE in parts
     is_first = fields is _NO_FIELDS and is_first_start(attempt, first, now, parts)  # an entry of a replay has further fields
-    return Started(fence, message, int(attempt), int(first), int(now), body, fields, confirmed, snoozes, is_first)
+    return Started(fence, message, int(attempt), int(first), int(now), body, fields, confirmed, snoozes, is_first, run=run)
 
 
 def _asked(lease: Lease, body: list[Any], now: str) -> LimitQuestion:

@@ -12,6 +12,8 @@
 -- letter, raw    of b and p: a record and the raw envelope
 -- delay, why, error    of w: ms, '1', '0' or 's', and how the attempt failed
 -- counts         of g: '1' or '0'
+-- last, count    of e
+-- run_part, members    of a run: its part of the record, and steps of those that have ended before this one
 -- suspended, ends, is_cancelled, wanted, command_id, awaited    of u
 -- verdict, scopes    what limits say; added later
 
@@ -24,7 +26,7 @@ local function read_left(step, operation)
   for at = 3, #operation do
     local what = sub(operation, at, at)
     local has_arguments = what == LEFT.UNUSED_TOKENS and 0 or 1
-    key, arg = key + has_arguments, arg + has_arguments
+    key, arg = key + (what == LEFT.RUN and 0 or has_arguments), arg + has_arguments
     if what == LEFT.UNUSED_TOKENS then
       step.unused = true
     elseif what == LEFT.MARK then
@@ -53,6 +55,19 @@ local function read_left(step, operation)
     elseif what == LEFT.CALLER then
       key, arg = key + 2, arg + 2
       step.caller = {KEYS[key - 2], KEYS[key - 1], KEYS[key], ARGV[arg - 2], ARGV[arg - 1], ARGV[arg]}
+    elseif what == LEFT.RUN then
+      step.run_part, step.message, step.members = ARGV[arg], ARGV[arg + 1], {}
+      arg = arg + 2
+      for i = 1, ARGV[arg] do
+        local member = {
+          verb = sub(ARGV[arg + 1], 1, 1), message = ARGV[arg + 2], box = step.box, name = step.name,
+          holder = step.holder, run = step.run,
+        }
+        local ends = ARGV[arg + 1]
+        arg = arg + 2
+        read_left(member, ends)
+        step.members[i] = member
+      end
     else
       step.record, step.outcomes, step.outcome = KEYS[key], KEYS[key + 1], ARGV[arg]
       key = key + 1
@@ -68,6 +83,9 @@ local function read_left(step, operation)
   elseif verb == VERB.GIVE_BACK then
     step.counts = ARGV[arg + 1]
     arg = arg + 1
+  elseif verb == VERB.EXTEND then
+    step.last, step.count = ARGV[arg + 1], ARGV[arg + 2]
+    arg = arg + 2
   elseif verb == VERB.SUSPEND then
     key = key + 1
     step.suspended = KEYS[key]
@@ -97,7 +115,7 @@ for number = 1, count do
       step.ahead, running = sub(running, behind + 1), sub(running, 1, behind - 1)
       step.run = running
     end
-    step.message = sub(running, bar + 1)
+    step.message = step.message or sub(running, bar + 1)
   end
   steps[number], names[number] = step, name
 end

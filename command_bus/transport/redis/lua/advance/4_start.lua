@@ -1,6 +1,6 @@
 -- How a step begins: what stands next in its mailbox, and whether another waits.
 
-local events, letter_id = {}, nil
+local events, letter_ids = {}, {}
 
 local function note_event(...) events[#events + 1] = {...} end
 
@@ -129,12 +129,19 @@ local function start(step, head, attempt, first, parts)
   local refused = limits and check_limits(step, head, parts)
   if refused then return refuse(step, head, attempt, first, parts, refused) end
   started = started + 1
-  if queue_up and step.verb ~= VERB.TAKE then queue_up.charge(parts, head[1]) end
-  if first == '0' then first = now_text end
+  if queue_up and step.verb ~= VERB.TAKE then queue_up.charge(parts, head[1], 1) end
   if parts ~= '' then
     parts = string.gsub(parts, '|paid=[^|]*', '')
     if limits then parts = answered(parts) end
+    if find(parts, '|begun=', 1, true) then
+      if not may_have_run(head[1], parts) then
+        parts = string.gsub(parts, '|begun=[^|]*', '')
+      elseif first == '0' then
+        first = '-' .. now_text
+      end
+    end
   end
+  if first == '0' then first = now_text end
   local running = next_fence() .. '|' .. head[1] .. '|' .. attempt + 1 .. '|' .. first
   -- A record, packed in place: this runs for each command.
   set_record(name,

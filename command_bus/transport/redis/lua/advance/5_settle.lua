@@ -39,9 +39,10 @@ local function write_letter(step, is_parked)
   local letter = {'r', step.letter, 'e', step.raw, 'm', step.name, 'p', is_parked}
   -- A durable command's side record is kept for a replay.
   if step.keeps then letter[9], letter[10] = 'x', step.message end
-  letter_id = call('XADD', dead, '*', unpack(letter))
+  local id = call('XADD', dead, '*', unpack(letter))
+  letter_ids[#letter_ids + 1] = id
   counts.dead = counts.dead + 1
-  return letter_id
+  return id
 end
 
 -- The verbs, for a command that runs under this lease.
@@ -50,18 +51,13 @@ local counted = {
   [VERB.REJECT] = 'rejected', [VERB.EXPIRE] = 'expired', [VERB.BURY] = 'buried', [VERB.CANCEL] = 'cancelled',
 }
 
--- Settle a command and go on with the next. Without a next one, the whole mailbox is deleted.
-local function settle(step, parts)
-  -- Before anything is written: this may raise, and so may what follows.
-  local head = not alone[step.name] and next_of(step, step.message)
-  if step.states then call('HLEN', step.states) end
-  if head and (head[2] or ends_lease(step)) then trim(step, head[1]) end
-  if step.states and step.state == '' then
-    call('HDEL', step.states, step.name)
-  elseif step.states then
-    call('HSET', step.states, step.name, step.state)
-  end
-  if step.verb == VERB.BURY then write_letter(step, '0') end
+-- Return the parts of a record without those of the command that is settled.
+local function own_parts(parts)
+  return (string.gsub(string.gsub(string.gsub(parts, '|z=[^|]*', ''), '|ask=%d+', ''), '|err=[^|]*', ''))
+end
+
+-- Do what the end of a command comes to, but for its state, its letter and its place in the mailbox.
+local function end_command(step)
   local counter = counted[step.verb]
   if counter then counts[counter] = counts[counter] + 1 end
   settled = settled + 1
@@ -72,8 +68,29 @@ local function settle(step, parts)
     if step.caller then returning[#returning + 1] = step.caller end
     for _, each in ipairs(step.follow_ups or {}) do sending[#sending + 1] = each end
   end
-  if parts ~= '' then  -- they are of the command that is settled
-    parts = string.gsub(string.gsub(string.gsub(parts, '|z=[^|]*', ''), '|ask=%d+', ''), '|err=[^|]*', '')
+end
+
+-- Write the state of a step's entity, and the ends of those that were settled before its own command.
+local function write_before(step)
+  if step.states and step.state == '' then
+    call('HDEL', step.states, step.name)
+  elseif step.states then
+    call('HSET', step.states, step.name, step.state)
   end
-  return start(step, head, 0, '0', parts)
+  for _, member in ipairs(step.members or {}) do
+    if member.verb == VERB.BURY then write_letter(member, '0') end
+    end_command(member)
+  end
+end
+
+-- Settle a command and go on with the next. Without a next one, the whole mailbox is deleted.
+local function settle(step, parts)
+  -- Before anything is written: this may raise, and so may what follows.
+  local head = not alone[step.name] and next_of(step, step.message)
+  if step.states then call('HLEN', step.states) end
+  if head and (head[2] or ends_lease(step)) then trim(step, head[1]) end
+  if step.states or step.members then write_before(step) end
+  if step.verb == VERB.BURY then write_letter(step, '0') end
+  end_command(step)
+  return start(step, head, 0, '0', parts ~= '' and own_parts(parts) or parts)
 end

@@ -60,10 +60,11 @@ local function other_verbs()
 
   local function give_back(step, attempt, first, parts)
     trim(step, step.message)
-    if step.counts == '0' then
+    if step.counts == '0' or step.is_shared then
       attempt = format('%d', math.max(attempt - 1, 0))
       counts.handed_back = counts.handed_back + 1
-    else
+    end
+    if step.counts ~= '0' then
       step.error = 'Interrupted: its worker was lost, or stopped before it had ended'
       parts = with_error(parts, step)
     end

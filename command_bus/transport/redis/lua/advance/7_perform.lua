@@ -16,6 +16,7 @@ if publish then
     local entry = call('XRANGE', step.box, step.message, step.message)[1]
     local envelope = entry and envelope_in(fields_of(lone, name, entry[2])) or ''
     local attempt, worker = string.match(record, '^(%d+)|[^|]*|([^#|]*)', at)
+    if fence .. '|' .. step.message ~= step.run then attempt = '1' end  -- behind the first of a run
     if step.holder == '' and verb ~= VERB.GIVE_BACK then
       note_event('interrupted', name, envelope, attempt, fence, worker, '')
     end
@@ -35,16 +36,31 @@ end
 
 -- Apply the verb. The record's attempt begins at `at`.
 local function apply_verb(step, record, at)
-  if publish and is_watched(step.name) then note_end(step, record, at) end
   local has_parts = find(record, '=', at, true)
   local parts = has_parts and string.match(record, '^[^|]*|[^|]*|[^|]*(|.*)', at) or ''
   if parts ~= '' then parts = string.gsub(parts, '|started=[^|]*', '') end
+  if step.members or find(parts, '|run=', 1, true) or find(parts, '|cap=', 1, true) then
+    runs = runs or run_functions()
+    parts = runs.ended(step, parts)
+    if not parts then return 'gone' end
+  end
+  if publish and is_watched(step.name) then
+    for _, member in ipairs(step.members or {}) do note_end(member, record, at) end
+    note_end(step, record, at)
+    if step.run_end then runs.note_rest(step) end
+  end
   if step.unused and is_home and sub(record, at, -1):match('^%d+|%d') then
     limits.give_back(limits.scopes_of(step.name))
   end
   if settling[step.verb] then return settle(step, parts) end
   others = others or other_verbs()
   local attempt, first = string.match(record, '^(%d+)|([^|]*)|', at)
+  if step.members then
+    attempt, first = '1', now_text
+    if step.states then call('HLEN', step.states) end
+    trim(step, step.message)
+    write_before(step)
+  end
   local apply = others[step.verb] or others[VERB.GIVE_BACK]
   return apply(step, attempt, first, parts .. '|started=' .. step.message)
 end
@@ -124,7 +140,10 @@ local function perform(step)
     local ours, state = '|' .. activation .. '|' .. step.run .. '|', byte(record)
     if (state == HELD or state == HELD_AND_CHANGED) and find(record, ours, 2, true) == 2 then
       if state == HELD_AND_CHANGED then step.ahead, repeated[step.box] = nil, true end
-      return apply_verb(step, record, #ours + 2)
+      if verb ~= VERB.EXTEND then return apply_verb(step, record, #ours + 2) end
+      runs = runs or run_functions()
+      local answer = runs.extend(step, record)
+      if answer then return answer end
     end
   elseif verb == VERB.TAKE and record == STATE.READY .. '|' .. activation .. '|||0|0|' then
     local head = next_of(step)
@@ -141,11 +160,11 @@ if publish then
   function publish_events(done)
     if done then
       for _, event in ipairs(events) do
-        if event[1] == 'dead_lettered' or event[1] == 'parked' then event[7] = letter_id end
+        if event[1] == 'dead_lettered' or event[1] == 'parked' then event[7] = table.remove(letter_ids, 1) end
         publish(unpack(event))
       end
     end
-    events = {}
+    events, letter_ids = {}, {}
   end
 end
 

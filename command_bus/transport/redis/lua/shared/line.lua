@@ -146,10 +146,10 @@ local function open_line(ready, active, flows, turns, line)
     return fields .. remaining
   end
 
-  -- Charge a start that no activation was made for.
-  function self.charge(parts, head)
+  -- Charge starts that no activation was made for.
+  function self.charge(parts, head, count)
     local flow = flow_of(parts, head)
-    due[flow] = (due[flow] or 0) + 1
+    due[flow] = (due[flow] or 0) + count
   end
 
   -- Return how many activations the ready stream has that were not delivered.

@@ -21,9 +21,9 @@
 --             oldest and `first` is not 0; paid, the id of a command that was suspended: its next start takes
 --             no token of a rate; ask, how often a worker had to ask limits for the oldest command and gave
 --             no answer: it may die of what it reads for that; err, the last error of the oldest command, as
---             id:ms:text, where %7C is a bar and %25 a percent sign; f of flows (see
---             shared/line.lua); others of later releases; a script that writes the record again keeps those
---             that it does not know
+--             id:ms:text, where %7C is a bar and %25 a percent sign; run, begun and cap of runs (see
+--             advance/6a_run.lua); f of flows (see shared/line.lua); others of later releases; a script that
+--             writes the record again keeps those that it does not know
 --
 -- A later release may have further states, of one letter or more. A script that meets one leaves record, head
 -- and activation alone.
@@ -60,6 +60,11 @@ local function changed_behind(record)
   return STATE.HELD_AND_CHANGED .. string.sub(record, 2)
 end
 
+-- Return the last command that runs in a held mailbox: of a run the last one of that.
+local function last_running(running, parts)
+  return string.match(parts, '|run=([^|:]*)') or running
+end
+
 -- Return whether a message was accepted after another one. Ids are numbers in two parts, without zeros before
 -- them.
 local function is_behind(id, other)
@@ -71,3 +76,8 @@ local function is_behind(id, other)
   return ms > other_ms
 end
 
+-- Return whether a command that does not run was in a run that ended without settling it.
+local function may_have_run(id, parts)
+  local last = parts and string.match(parts, '|begun=([^|]*)')
+  return last and not is_behind(id, last)
+end

@@ -54,7 +54,11 @@ local function standing(value, record, delayed, now)
   local _, _, _, running, attempt, first, _, parts = parse_record(record)
   local late = is_late(value, now) and 'late'
   if running == place then return 'started' end
-  if running ~= '' then return is_behind(place, running) and (late or 'waits') or nil end
+  if may_have_run(place, parts) and (running == '' or is_behind(place, running)) then return 'started' end
+  if running ~= '' then
+    if not is_behind(place, running) then return nil end
+    return is_behind(place, last_running(running, parts)) and (late or 'waits') or 'started'
+  end
   if first == '0' then return late or 'waits' end
   local head = string.match(parts, '|started=([^|]*)')
   if head ~= place then return head and late or 'waits' end
