@@ -116,11 +116,14 @@ def _case(name: str, drain: Drain, *, quick: bool = False) -> Case:
 
 
 ALL = [
+    _case("one entity", Drain(entities=1, full=_FULL // 4)),
+    _case("one entity, in batches", Drain(entities=1, handler="run")),
     _case("10 entities", Drain(entities=10)),
     _case("1,000 entities", Drain(full=_AS_BULLMQ), quick=True),
     _case("1,000 entities, 2 processes", Drain(workers=2, full=_AS_BULLMQ), quick=True),
     _case("every command its own entity", Drain(entities=0), quick=True),
     _case("every command its own entity, 2 processes", Drain(entities=0, workers=2)),
+    _case("1,000 entities, in batches", Drain(handler="run")),
     _case("1,000 entities, live", Drain(live=True)),
     _case("1,000 entities, at most once", Drain(once=True)),
     _case("1,000 entities, handler awaits 1 ms", Drain(handler="await")),

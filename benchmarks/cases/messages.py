@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from command_bus import Command, CommandContext, DurableContext, EntityId, Entit
 __all__ = ["DURABLE", "HANDLERS", "KINDS", "Note", "Ping", "note", "registry"]
 
 _AWAITED = 0.001
+_IN_RUN = 100
 _TENANTS = 100
 
 
@@ -115,7 +116,10 @@ def registry(kind: str, handled: Callable[[], None], waited: Callable[[float], N
     made = HandlerRegistry()
     handler = HANDLERS[kind](handled)
     for each in KINDS.values():
-        made.handles(each)(handler)
+        if kind != "run":
+            made.handles(each)(handler)
+        elif each is Note:
+            made.handles_many(each, of="entity", size=_IN_RUN)(handler)
 
     _handle_durable(made, handled)
 
@@ -198,7 +202,17 @@ def _stateful(handled: Callable[[], None]) -> Any:
     return stateful
 
 
+def _of_entity(handled: Callable[[], None]) -> Any:
+    async def of_entity(commands: Sequence[Note]) -> list[int]:
+        for _ in commands:
+            handled()
+        return [each.number for each in commands]
+
+    return of_entity
+
+
 HANDLERS: dict[str, Callable[[Callable[[], None]], Any]] = {
-    "noop": _noop, "await": _awaiting, "sync": _blocking, "state": _stateful
+    "noop": _noop, "await": _awaiting, "sync": _blocking, "state": _stateful,
+    "run": _of_entity,
 }  # fmt: skip
-"""By kind: returns at once, awaits a millisecond, runs in a thread, changes its entity's state."""
+"""By kind: returns at once, awaits a millisecond, runs in a thread, changes its entity's state, takes neighbours of one entity."""

@@ -7,14 +7,17 @@ attempt of its own. What is behind that follows it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from command_bus.messages.context import current_command
 from command_bus.middleware import Handling
 from command_bus.serialization.envelope import AT_MOST_ONCE
 from command_bus.serialization.envelope_options import CALLERS
+from command_bus.tasks import end_tasks
 from command_bus.transport.mailboxes import message_order
 from command_bus.transport.ports.worker import Steps
 from command_bus.transport.steps import (
@@ -30,7 +33,7 @@ from command_bus.transport.steps import (
     Started,
     Step,
 )
-from command_bus.worker.batches import Batches, Failed, InOrder, Member, WrongOutcomes
+from command_bus.worker.batches import Batches, Failed, InOrder, Member
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.run_ends import Interruption
 from command_bus.worker.runnable import Runnable
@@ -47,7 +50,7 @@ class EntityBatches:
         decisions: The rules.
         batches: Calls handlers.
         steps: Reads what stands behind a command, and extends runs.
-        around: Wraps each call, with its first command; None: nothing does.
+        around: Wraps each command; None: nothing does.
         decide: Returns the step that follows from the outcome of a command.
     """
 
@@ -124,16 +127,13 @@ class EntityBatches:
 
     async def _call(self, lease: Lease, head: Runnable, members: Sequence[Member]) -> Sequence[Any]:
         """Call the handler with a part of a run. What a call has changed of the state counts once it has returned."""
-        first, handler = members[0], head.handler
-
-        async def proceed(*_: Any) -> Sequence[Any]:
-            return await self.batches.call(handler, members)
-
         self.decisions.renew_state(head, lease)
+        current_command.set(head.begun[0] if head.begun is not None else None)
         try:
-            values = await (proceed if self.around is None else self.around(proceed))(first.run, first.context)
-            if not isinstance(values, Sequence) or len(values) != len(members):
-                raise WrongOutcomes(f"middleware around {handler.name} returned something else than its outcomes")
+            if self.around is None:
+                values = await self.batches.call(head.handler, members)
+            else:
+                values = await _Wrapped(self.batches, self.around, members).outcomes()
             if head.state is not None:
                 for each in values:
                     if isinstance(each, Failed):
@@ -190,3 +190,67 @@ class EntityBatches:
         if is_run and why.cause is not Cause.CANCELLED:
             return GiveBack(counts=True)  # of the run: the next one is a single command
         return self.decisions.ended(head, why) if why.by_operator else self.decisions.interrupted(head.started, why.text)
+
+
+class _Wrapped:
+    """A call with middleware around each of its commands: the handler is called once all have got there."""
+
+    def __init__(self, batches: Batches, around: Callable[[Handling], Handling], members: Sequence[Member]) -> None:
+        self._batches = batches
+        self._around = around
+        self._members = members
+        self._there: dict[Member, asyncio.Future[Any]] = {}
+        self._changed = asyncio.Event()
+        self._is_called = False
+
+    async def outcomes(self) -> Sequence[Any]:
+        """Return the outcome of each command as middleware has left it; raise what the call raised."""
+        loop = asyncio.get_running_loop()
+        tasks = {each: loop.create_task(self._wrap(each)) for each in self._members}
+        for task in tasks.values():
+            task.add_done_callback(lambda _: self._changed.set())
+        try:
+            while any(each not in self._there and not task.done() for each, task in tasks.items()):
+                await self._changed.wait()
+                self._changed.clear()
+            raised = await self._call([each for each, task in tasks.items() if not task.done()])
+            found = await asyncio.gather(*tasks.values(), return_exceptions=True)
+        finally:
+            await end_tasks(list(tasks.values()))
+        if raised is not None and len(found) > 1:
+            raise raised
+        return [Failed(each, each.__traceback__) if isinstance(each, BaseException) else each for each in found]
+
+    async def _wrap(self, member: Member) -> Any:
+        current_command.set(member.running)
+        return await self._around(partial(self._arrive, member))(member.run, member.context)
+
+    async def _arrive(self, member: Member, *_: Any) -> Any:
+        if self._is_called:  # middleware tries again
+            (outcome,) = await self._batches.call(member.run.handler, [member])
+            if isinstance(outcome, Failed):
+                raise outcome.again()
+            return outcome
+        there = self._there[member] = asyncio.get_running_loop().create_future()
+        self._changed.set()
+        return await there
+
+    async def _call(self, members: Sequence[Member]) -> BaseException | None:
+        """Call the handler, and hand its outcomes out; return what it raised."""
+        self._is_called = True
+        if not members:
+            return None
+        try:
+            outcomes = await self._batches.call(members[0].run.handler, members)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it goes through middleware
+            for each in members:
+                self._there[each].set_exception(error)
+            return error
+        for each, outcome in zip(members, outcomes, strict=True):
+            if isinstance(outcome, Failed):
+                self._there[each].set_exception(outcome.again())
+            else:
+                self._there[each].set_result(outcome)
+        return None

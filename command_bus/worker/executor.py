@@ -226,7 +226,7 @@ class Executor:
     def _member(self, lease: Lease, run: Runnable, head: Runnable) -> Member:
         """Return a command of a run, with what its handler knows of it."""
         run.lease, run.state, context = lease, head.state, None
-        running = self._running(lease, run) if run is head or run.handler.wants_context else None
+        running = self._running(lease, run) if run is head or run.handler.wants_context or self._needs_context else None
         if run.handler.wants_context or self._needs_context:
             context, run.outbox = self._context(run), self.bus.sender.outbox(run.envelope.command_id)
             context.sends_by(run.outbox, None, run.state, partial(self._memory, run, run.outbox), running)

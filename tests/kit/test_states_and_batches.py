@@ -19,6 +19,11 @@ class Deposit(Command[int], entity="account"):
     amount: int
 
 
+class Post(Command[int], entity="account"):
+    account: EntityId
+    number: int
+
+
 class Close(Command[None], entity="account"):
     account: EntityId
 
@@ -58,6 +63,29 @@ async def test_a_crash_changes_a_state_once(registry: HandlerRegistry, step: str
         await bus.dispatch(Close(account="a-17"))
         await bus.run_until_idle()
         assert await bus.bus.states.get(Account, "a-17") is None
+
+
+@pytest.mark.parametrize("step", ["claimed", "handled", "settled"])
+@pytest.mark.parametrize("nth", [1, 2, 7])
+async def test_a_crash_in_a_run_of_one_entity_changes_its_state_once(registry: HandlerRegistry, step: str, nth: int) -> None:
+    sizes: list[int] = []
+
+    @registry.handles_many(Post, of="entity", size=5)
+    async def post(commands: Sequence[Post], account: Account) -> Sequence[int]:
+        sizes.append(len(commands))
+        for each in commands:
+            assert each.number == account.balance, "in order"
+            account.balance += 1
+        return [each.number for each in commands]
+
+    async with TestBus(registry) as bus:
+        bus.crash_after(step, Post, nth=nth)
+        for number in range(12):
+            await bus.dispatch(Post(account="a-17", number=number))
+        await bus.run_until_idle()
+        assert await bus.bus.states.get(Account, "a-17") == Account(balance=12)
+        assert bus.crashed == 1
+    assert max(sizes) == 5
 
 
 async def test_a_batch_waits_in_virtual_time(registry: HandlerRegistry) -> None:

@@ -13,6 +13,7 @@ from tests.mutants.limits import LIMITS
 from tests.mutants.operating import OPERATING
 from tests.mutants.ordering import ORDERING
 from tests.mutants.recovery import RECOVERY
+from tests.mutants.runs import RUNS
 from tests.mutants.settlement import SETTLEMENT
 from tests.mutants.short_way import SHORT_WAY
 from tests.mutants.states import STATES
@@ -28,5 +29,6 @@ MUTANTS = (
     *LIMITS,
     *OPERATING,
     *SHORT_WAY,
+    *RUNS,
     *STATES,
 )

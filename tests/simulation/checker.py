@@ -411,7 +411,9 @@ def _late(history: History, sent: Sent, runs: list[Execution]) -> Broken:
     last = runs[-1] if runs else None
     if last is None or last.how not in ("returned", "rejected") or last.ended is None or sent.replays:
         return
-    if sent.answered - max(last.ended, history.calm_from()) > 12.0:
+    # A run is settled as a whole.
+    ended = max([last.ended, *(run.ended or sent.answered for run in history.executions if run.is_with(last))])
+    if sent.answered - max(ended, history.calm_from()) > 12.0:
         yield sent.entity, f"the call {sent.id} timed out {sent.answered - last.ended:.1f} s after its command had {last.how}"
 
 

@@ -136,8 +136,8 @@ local function start(step, head, attempt, first, parts)
     if find(parts, '|begun=', 1, true) then
       if not may_have_run(head[1], parts) then
         parts = string.gsub(parts, '|begun=[^|]*', '')
-      elseif first == '0' then
-        first = '-' .. now_text
+      elseif byte(first) ~= BELOW_ZERO then
+        first = '-' .. (first == '0' and now_text or first)
       end
     end
   end
