@@ -176,7 +176,7 @@ class Member:
         run: The command.
         context: Its context, if the handler wants it.
         running: As a running command.
-        done: Its outcome.
+        done: Its outcome, if a task waits for that.
         batch: Those that are called together; None before the call.
         call: The task that calls.
         is_gone: Whether its outcome is wanted no more.
@@ -185,7 +185,7 @@ class Member:
     run: Runnable
     context: CommandContext | None
     running: Running | None
-    done: asyncio.Future[Any]
+    done: asyncio.Future[Any] | None = None
     batch: list[Member] | None = None
     call: asyncio.Task[None] | None = None
     is_gone: bool = False
@@ -226,18 +226,19 @@ class Batches:
 
         A cancellation before the call takes it out. During the call it waits for its end; it is cancelled once no other command waits for it.
         """
-        member = Member(run, context, running_command(), self._loop.create_future())
+        done: asyncio.Future[Any] = self._loop.create_future()
+        member = Member(run, context, running_command(), done)
         self._put(member)
         is_cancelled = False
-        while not member.done.done():
+        while not done.done():
             try:
-                await asyncio.wait({member.done})
+                await asyncio.wait({done})
             except asyncio.CancelledError:
                 self._leave(member)
                 is_cancelled = True
         if is_cancelled:
             raise asyncio.CancelledError
-        outcome = member.done.result()
+        outcome = done.result()
         if isinstance(outcome, Failed):
             raise outcome.again()
         return outcome
@@ -299,7 +300,7 @@ class Batches:
     async def _call_all(self, handler: Handler, members: list[Member]) -> None:
         outcomes = await Halving(members, partial(self.call, handler), Member.is_ended_by).outcomes()
         for each, outcome in zip(members, outcomes, strict=True):
-            if not each.done.done():
+            if each.done is not None and not each.done.done():
                 each.done.set_result(outcome)
 
     async def of_entity(self, handler: Handler, members: list[Member], work: Coroutine[Any, Any, None]) -> None:

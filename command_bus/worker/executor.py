@@ -230,7 +230,7 @@ class Executor:
         if run.handler.wants_context or self._needs_context:
             context, run.outbox = self._context(run), self.bus.sender.outbox(run.envelope.command_id)
             context.sends_by(run.outbox, None, run.state, partial(self._memory, run, run.outbox), running)
-        return Member(run, context, running, self._loop.create_future())
+        return Member(run, context, running)
 
     async def _member_ended(self, lease: Lease, run: Runnable, outcome: Any) -> Step:
         """Return the step that follows from the outcome of a command of a run."""

@@ -122,9 +122,7 @@ async def test_what_was_behind_it_may_have_run_until_it_is_past(harness: Transpo
 
 
 @pytest.mark.parametrize("number", [0, 2])
-async def test_a_run_that_is_given_back_counts_for_nobody_and_the_next_is_smaller(
-    harness: TransportHarness, number: int
-) -> None:
+async def test_a_run_that_is_given_back_counts_for_nobody_and_the_next_is_smaller(harness: TransportHarness, number: int) -> None:
     run = await extended(harness)
     step = GiveBack(counts=True) if number == 0 else run.step(number, GiveBack(counts=True))
     assert await run.worker.do(run.lease, step) == Released("yield")
