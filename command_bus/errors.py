@@ -122,6 +122,12 @@ class WrongTransaction(CommandBusError, RuntimeError):
     code = "wrong_transaction"
 
 
+class OutboxMissing(CommandBusError, RuntimeError):
+    """The database has no table of the outbox, or nothing that numbers its rows; the message says what makes them."""
+
+    code = "outbox_missing"
+
+
 class CallCycle(CommandBusError):
     """A handler calls an entity that waits for it, its own say: neither would go on. The message has the path.
 

@@ -39,6 +39,7 @@ COMMANDS = (
     LazyCommand("limits", "List, put, remove limits of starts."),
     LazyCommand("shares", "List, put, remove shares between tenants."),
     LazyCommand("webhooks", "List, put, remove, pause, test webhooks."),
+    LazyCommand("outbox", "Relay and inspect the outbox of a database."),
     LazyCommand("types", "List entity types, or remove one."),
     LazyCommand("events", "Show what happens to commands, live."),
     LazyCommand("workers", "List live workers, and those that were lost.", "inspect"),

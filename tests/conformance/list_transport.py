@@ -57,6 +57,10 @@ class ListTransport:
         raise UnsuitableServer("this transport has no schedules")
 
     @property
+    def outboxes(self) -> Any:
+        raise UnsuitableServer("this transport has no outboxes")
+
+    @property
     def limits(self) -> NoReturn:
         raise UnsuitableServer("this transport has no limits")
 

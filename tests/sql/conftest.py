@@ -44,6 +44,10 @@ class Stage:
         with self.engine.begin() as connection:
             return [tuple(row) for row in connection.execute(text(sql), values)]
 
+    def ask_nothing(self, sql: str) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(text(sql))
+
     def balance(self, account: str) -> int:
         return next((row[0] for row in self.ask("SELECT balance FROM account WHERE id = :id", id=account)), 0)
 

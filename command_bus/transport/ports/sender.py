@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from command_bus.errors import CommandBusError
 from command_bus.messages.policies import MailboxPolicy
@@ -67,6 +67,64 @@ class Producer(Protocol):
 
         `timeout` is per chunk. After a chunk that failed nothing more of its shard is sent; nor by later calls that are given the same
         `unavailable`, in which shards are noted that did not answer in time.
+        """
+        ...
+
+
+class Taken(NamedTuple):
+    """The state of an outbox in a shard.
+
+    Attributes:
+        value: What the next request must expect; empty if there was none yet.
+        rows: Ids of rows whose commands were accepted, and that may stand in the database still.
+    """
+
+    value: str
+    rows: frozenset[int]
+
+
+class Placed(NamedTuple):
+    """The answer to a request that an outbox has expected.
+
+    Attributes:
+        admissions: One for each row.
+        value: What the next request must expect.
+        is_confirmed: Whether the replicas that must know of it do.
+    """
+
+    admissions: list[Admission]
+    value: str
+    is_confirmed: bool
+
+
+class Outboxes(Protocol):
+    """Accepts commands that transactions of a database have left in a table, in order, each once."""
+
+    async def look(self, name: str, shard: int) -> Taken:
+        """Return the state of an outbox in a shard; nothing is changed.
+
+        Raises:
+            CommandBusError: The server cannot be asked now.
+        """
+        ...
+
+    async def place(
+        self, name: str, shard: int, expected: str, token: str, rows: Sequence[tuple[int, Submission]], deleted: Sequence[int]
+    ) -> Placed | Taken:
+        """Accept rows as `Producer` accepts a batch, in one step with the note that they are taken; one that is noted is a `DUPLICATE`.
+
+        Where the state is another one than expected, it is returned, and nothing is changed: a request is sent again without harm.
+
+        Args:
+            name: What the outbox is called.
+            shard: Where all of these commands go.
+            expected: The state as it was answered last.
+            token: Random, one for this request and its repeats.
+            rows: Ids of rows and their commands, none with a unique key.
+            deleted: Ids of rows that are deleted in the database: what is noted of them is dropped.
+
+        Raises:
+            CommandBusError: It is not known whether it was carried out, or the server refuses it.
         """
         ...
 

@@ -5,8 +5,8 @@
 `operator` (`operator.py`). Bulk loads use `bulk` (`bulk.py`), schedules `schedules` (`schedules.py`), notifications
 `channels`, webhooks `notes` (both in `extensions.py`).
 The values that pass through are in `submissions.py`, `steps.py`, `records.py`, `interrupts.py` and `marks.py`. Envelopes and replies are
-opaque bytes here. A transport may lack `limits`, `schedules`, `bulk`, `channels`, `notes`, `operator.events` or `operator.interrupts`: the property
-then raises `UnsuitableServer`.
+opaque bytes here. A transport may lack `limits`, `outboxes`, `schedules`, `bulk`, `channels`, `notes`, `operator.events` or
+`operator.interrupts`: the property then raises `UnsuitableServer`.
 
 A *mailbox* is the name that `mailboxes.mailbox_name` gives an entity (or its lane); a *lease* is the right to run a mailbox's commands.
 An *activation* is the id under which a ready mailbox is offered to the workers: one that reads it holds the lease.
@@ -23,7 +23,7 @@ from command_bus.transport.ports.extensions import Availability, Channels, Notes
 from command_bus.transport.ports.limits import BusLimits
 from command_bus.transport.ports.operator import Announcements, OperatorSide
 from command_bus.transport.ports.schedules import ScheduleStore
-from command_bus.transport.ports.sender import Agreements, CommandLocator, Producer, Replies
+from command_bus.transport.ports.sender import Agreements, CommandLocator, Outboxes, Producer, Replies
 from command_bus.transport.ports.worker import WorkerSide, WorkerSideOptions
 
 
@@ -49,6 +49,11 @@ class Transport(Protocol):
     @property
     def agreements(self) -> Agreements:
         """What all clients agree on."""
+        ...
+
+    @property
+    def outboxes(self) -> Outboxes:
+        """Accepts what transactions of databases have left."""
         ...
 
     @property

@@ -24,9 +24,10 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
 from command_bus.transport.redis.keys import KEYS, ShardKeys, suffix
 
-Role = Literal["producer", "worker", "operator", "gateway", "pipeline", "owner"]
+Role = Literal["producer", "worker", "operator", "gateway", "pipeline", "relay", "owner"]
 """A producer dispatches and calls; a worker runs commands; an operator reads, pauses, replays and cancels; a gateway is a producer
-and an operator; a pipeline is a producer that also loads dispatches from Spark and reads their outcomes; an owner is an operator who may
+and an operator; a pipeline is a producer that also loads dispatches from Spark and reads their outcomes; a relay is a producer that also takes
+commands from the outbox of a database; an owner is an operator who may
 delete the namespace."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -92,6 +93,7 @@ _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what S
 )
 _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
     "producer": _SENDING,
+    "relay": (*_SENDING, ("hget hkeys hmget hdel hset", "outboxes*")),
     "pipeline": (
         *_SENDING,
         *_FIGURES,

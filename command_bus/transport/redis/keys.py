@@ -82,6 +82,7 @@ class ShardKeys:
         mailboxes: Prefix of the mailboxes' names.
         marks: Prefix of the marks' names.
         last_batches: Prefix of the names of producers' last batches.
+        outboxes: Prefix of the names of what was taken from the outboxes of databases.
         notes: Prefix of the names of books of notes (see `transport.ports.extensions`); of the first shard only.
         outs: Prefix of the names of streams of follow-ups for other shards.
         sides: Prefix of the names of side records.
@@ -130,6 +131,7 @@ class ShardKeys:
     mailboxes: Stream
     marks: String
     last_batches: String
+    outboxes: Hash
     notes: Hash
     outs: Stream
     sides: Hash
@@ -214,6 +216,7 @@ _SUFFIXES: Final = {
     "mailboxes": "m:",
     "marks": "k:",
     "last_batches": "p:",
+    "outboxes": "outbox:",
     "notes": "note:",
     "outs": "out:",
     "sides": "x:",

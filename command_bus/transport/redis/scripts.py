@@ -85,6 +85,7 @@ def _load(name: str, *, without: str = "") -> Script:
 
 ENQUEUE = _load("enqueue")
 ENQUEUE_ONE = _load("enqueue_one")
+OUTBOX = _load("outbox")
 FETCH = _load("fetch")
 ADVANCE = _load("advance", without="8a_send.lua")
 ADVANCE_AND_SEND = _load("advance")
@@ -127,6 +128,7 @@ WEIGHT = _load("weight")
 SCRIPTS = (
     ENQUEUE,
     ENQUEUE_ONE,
+    OUTBOX,
     FETCH,
     ADVANCE,
     ADVANCE_AND_SEND,

@@ -22,6 +22,7 @@ from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.limits.rules import RedisLimits
 from command_bus.transport.redis.namespace import Namespace, open_namespace
 from command_bus.transport.redis.scheduling.store import RedisSchedules
+from command_bus.transport.redis.sending.outbox import RedisOutboxes
 from command_bus.transport.redis.sending.producer import StreamProducer
 from command_bus.transport.redis.sending.rpc import RpcHandler
 from command_bus.transport.redis.server_check import ServerFacts
@@ -54,6 +55,9 @@ class RedisTransport:
         bounds: dict[str, Any] = {"max_total_depth": settings.max_total_depth, "max_entities": settings.max_entities}
         limits: dict[str, Any] = {**bounds, "retention": Retention.of(settings)}
         self._stream = StreamProducer(connections, keys, max_pending=settings.max_pending, **limits)
+        self.outboxes = RedisOutboxes(
+            connections, keys, keys.limits(settings.max_total_depth, settings.max_entities), limits["retention"]
+        )
         self.producer: Producer = self._stream  # an observer may stand before it
         self.replies = RpcHandler(connections, keys, has_blmpop=facts.has_blmpop)
         patience = settings.dispatch_timeout

@@ -3,7 +3,7 @@
 --
 -- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line)
 -- uses: alone, admission, known, delayed, postpone, envelope_id, events, accept
--- uses: open_unique(outcomes, unique, unstarted, unique_line)
+-- uses: open_unique(outcomes, unique, unstarted, unique_line), enqueue_all
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -63,114 +63,19 @@
 -- a key is in its mailbox or delayed. A mailbox that this empties is closed by the worker that takes its
 -- activation.
 
-local stats, last, flows, first_box, head = KEYS[3], KEYS[8], KEYS[12], 14, 8
-local number, prefix, targets, kinds = tonumber(ARGV[1]), tonumber(ARGV[5]), ARGV[7], ARGV[8]
-local call, byte, sub = redis.call, string.byte, string.sub
-
-local answered = call('GET', last)
+local last, number = KEYS[8], tonumber(ARGV[1])
+local answered = redis.call('GET', last)
 if answered then
   local colon = string.find(answered, ':', 1, true)
-  local before = tonumber(sub(answered, 1, colon - 1))
-  if before == number then return sub(answered, colon + 1) end
+  local before = tonumber(string.sub(answered, 1, colon - 1))
+  if before == number then return string.sub(answered, colon + 1) end
   if before > number then return {err = 'STALE a later batch of this producer was answered'} end
 elseif number > 1 and ARGV[2] == '1' then
   return 'gone'  -- the clock has jumped, or the key is lost: the answer is unknown
 end
 
--- What the arguments name: mailboxes, then marks, digests and delays, then unique keys.
-
-local count = #targets / 2
-local flow_of = flow_reader(sub(kinds, count + 1), flows)
-local _, marked = string.gsub(sub(kinds, 1, count), '[mb]', '')
-local _, delayed = string.gsub(sub(kinds, 1, count), '[db]', '')
-local names, room, boxes, many = {}, {}, {}, {}
-for space, same in string.gmatch(ARGV[6], '(%d+):(%d+) ') do
-  for box = #names + 1, #names + same do
-    names[box] = sub(KEYS[first_box + box], prefix + 1)
-    room[box] = tonumber(space)
-  end
-end
-local marks, digests = first_box + #names, head + count
-local delays, keyed = digests + marked, digests + marked + 2 * delayed + 1
-local is_unique = #ARGV >= keyed
-for i = 1, count do
-  local high, low = byte(targets, 2 * i - 1, 2 * i)
-  local box = 256 * high + low
-  boxes[i], many[box] = box, is_unique and 2 or (many[box] or 0) + 1  -- two: none of them is a lone one
-end
-
-local batch = {
-  ready = KEYS[1], active = KEYS[2], stats = stats, due = KEYS[4], delayed = KEYS[5], later = KEYS[6],
-  paused = KEYS[7], watched = KEYS[9], arrivals = KEYS[10], lone = KEYS[11], flows = flows,
-  turns = KEYS[13], line = KEYS[14], first_box = first_box, names = names, room = room, suspects = #names,
-  many = many, limit = ARGV[4], flow_of = flow_of,
-}
-open_batch(batch)
-local commands, unique = {}, nil
-if is_unique then
-  local named, key = keyed + 2 * count + 1, marks + marked + 1
-  unique = open_unique(batch, {unique = KEYS[key]}, '', ARGV[keyed])
-  batch.unique = unique
-  for i = 1, count do
-    commands[i] = unique.read(ARGV[head + i], ARGV[keyed + 2 * i - 1], ARGV[keyed + 2 * i])
-  end
-  unique.read_named(named, key + 1, (#ARGV - named + 1) / 4)
-  local asks = unique.asks(commands, boxes, count)
-  if asks then return asks end
-end
-
-local admissions, refused, judge, accept = {}, batch.refused, batch.judge, batch.accept
-local first, usual, arguments = 1, kinds == '' and not is_unique and batch.usual, ARGV
-if usual then
-  for i = 1, count do
-    local box, fault = boxes[i], nil
-    if room[box] then admissions[i], fault = usual(box, arguments[head + i]) end
-    if fault then return fault end
-    if not admissions[i] then break end  -- from here on each is looked at
-    first = i + 1
-  end
-end
-for i = first, count do
-  local box, kind, delay, id, mark, digest = boxes[i], KIND.PLAIN, 0, nil, nil, nil
-  if kinds ~= '' then
-    kind = sub(kinds, i, i)
-    if kind == KIND.MARKED or kind == KIND.MARKED_AND_DELAYED then
-      marks, digests = marks + 1, digests + 1
-      mark, digest = KEYS[marks], ARGV[digests]
-    end
-    if kind == KIND.DELAYED or kind == KIND.MARKED_AND_DELAYED then
-      delay, id = tonumber(ARGV[delays + 1]), ARGV[delays + 2]
-      delays = delays + 2
-    end
-  end
-  local admission, fault, refusal = nil, nil, nil
-  if not room[box] then
-    admission = ADMISSION.WRONG_TYPE
-  else
-    refusal = judge(box, commands[i])
-    if refusal then
-      admission = mark and known(mark, digest)
-    elseif mark and not call('SET', mark, MARK.ACCEPTED .. digest .. names[box], 'NX') then
-      admission = known(mark, digest)
-    else
-      admission, fault = accept(box, i, ARGV[head + i], id, delay, commands[i])
-      if mark and (fault or admission == ADMISSION.WRONG_TYPE) then
-        redis.pcall('SET', mark, '', 'PX', 1)  -- not deleted: a producer may not delete marks
-      end
-      if fault then return fault end
-    end
-  end
-  if not admission then
-    admission = refusal
-    if refusal == ADMISSION.FOLDED then unique.fold(commands[i]) else refused[box] = true end
-  end
-  admissions[i] = admission
-end
-
-local answer = table.concat(admissions)
-if unique then answer = answer .. table.concat(unique.others) end
+local answer, changed = enqueue_all()
+if not answer then return changed end  -- the error
 -- At the memory limit there is no room for it, but nothing was accepted either.
-if batch.finish() + batch.folded > 0 or next(refused) then
-  redis.pcall('SET', last, ARGV[1] .. ':' .. answer, 'PX', ARGV[3])
-end
+if changed then redis.pcall('SET', last, ARGV[1] .. ':' .. answer, 'PX', ARGV[3]) end
 return answer
