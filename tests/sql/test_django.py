@@ -87,6 +87,48 @@ try:
 except StaleFence:
     print("stale", connection.in_atomic_block)
 print(inbox.remove_old(connection))
+
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.engine import URL
+from command_bus.sql import Outbox, OutboxRelay
+from command_bus.sql.django.models import CommandOutbox
+
+async def relayed():
+    seen = []
+    class Note(Command[None], entity="article"):
+        article: EntityId
+        number: int
+    @registry.handles(Note)
+    async def note(command: Note) -> None:
+        seen.append(command.number)
+    driver = "postgresql+psycopg" if engine == "postgresql" else "sqlite+aiosqlite"
+    url = URL.create(driver, user or None, password or None, host or None, int(port or 0) or None, name)
+    async with TestBus(registry) as bus:
+        outbox = Outbox(bus.bus)
+        def write():
+            try:
+                outbox.add(connection, Note(article="x", number=0))
+            except WrongTransaction as error:
+                print("wrong", "atomic" in str(error))
+            with transaction.atomic():
+                outbox.add(connection, Note(article="x", number=1), priority="high")
+                outbox.add(connection, Note(article="x", number=2), command_id="n-2")
+            try:
+                with transaction.atomic():
+                    outbox.add(connection, Note(article="x", number=3))
+                    raise ValueError
+            except ValueError:
+                pass
+            connections.close_all()
+        await asyncio.to_thread(write)
+        database = create_async_engine(url)
+        async with OutboxRelay(bus.bus, database, keep=0.0) as relay:
+            await relay.drained()
+        await database.dispose()
+        await bus.run_until_idle()
+    print(seen)
+asyncio.run(relayed())
+print(CommandOutbox.objects.filter(error=None).count() <= 2)
 """
 _PRINTED = """7
 CommandRejected
@@ -97,6 +139,9 @@ True 7
 wrong True
 stale False
 0
+wrong True
+[1, 2]
+True
 """
 
 

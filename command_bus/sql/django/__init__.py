@@ -1,1 +1,1 @@
-"""App of Django with the tables of the inbox: `INSTALLED_APPS = [..., "command_bus.sql.django"]`, then `manage.py migrate`."""
+"""App of Django with the tables of inbox and outbox: `INSTALLED_APPS = [..., "command_bus.sql.django"]`, then `manage.py migrate`."""

@@ -1,4 +1,4 @@
-"""The tables of the inbox as models, for migrations and the admin; `command_bus.sql.tables` says the same to SQLAlchemy."""
+"""The tables of inbox and outbox as models, for migrations and the admin; `command_bus.sql.tables` says the same to SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -29,3 +29,28 @@ class CommandInbox(models.Model):
 
         db_table = "command_inbox"
         indexes = (models.Index(fields=["done_ms"], name="command_inbox_done_ms"),)
+
+
+class CommandOutbox(models.Model):
+    """A command that leaves once its transaction has committed."""
+
+    id = models.BigAutoField(primary_key=True)
+    n = models.BigIntegerField(null=True)
+    tx = models.BigIntegerField(null=True)
+    mailbox = models.TextField()
+    command_id = models.TextField()
+    digest = models.BinaryField(null=True)
+    envelope = models.BinaryField()
+    flow = models.TextField()
+    due_ms = models.BigIntegerField()
+    added_ms = models.BigIntegerField()
+    error = models.TextField(null=True)
+
+    class Meta:
+        """The table's name, and its indexes."""
+
+        db_table = "command_outbox"
+        indexes = (
+            models.Index(fields=["n"], name="command_outbox_n"),
+            models.Index(fields=["tx"], name="command_outbox_tx", condition=models.Q(n__isnull=True)),
+        )
