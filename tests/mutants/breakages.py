@@ -12,6 +12,7 @@ from tests.mutants.inbox import INBOX
 from tests.mutants.limits import LIMITS
 from tests.mutants.operating import OPERATING
 from tests.mutants.ordering import ORDERING
+from tests.mutants.outbox import OUTBOX
 from tests.mutants.recovery import RECOVERY
 from tests.mutants.runs import RUNS
 from tests.mutants.settlement import SETTLEMENT
@@ -28,6 +29,7 @@ MUTANTS = (
     *INBOX,
     *LIMITS,
     *OPERATING,
+    *OUTBOX,
     *SHORT_WAY,
     *RUNS,
     *STATES,

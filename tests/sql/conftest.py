@@ -16,6 +16,7 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 from sqlalchemy import Column, Engine, Integer, Table, Text, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from command_bus.embedded import EmbeddedServer
 from command_bus.sql import metadata
 from scripts.postgres import postgres, programs
 
@@ -127,3 +128,16 @@ async def server_stage(stages: Callable[[str], Stage]) -> AsyncIterator[Stage]:
     found.clear()
     yield found
     await found.awaited.dispose()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer.start() as server:
+        yield server
+
+
+@pytest.fixture
+def shop(stage: Stage, server: EmbeddedServer) -> Any:
+    from tests.sql.outbox_shop import Shop
+
+    return Shop(stage, server)

@@ -3,84 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import secrets
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
-from typer.testing import CliRunner
 
-from command_bus import Command, CommandBus, EntityId, EntityPolicy, HandlerRegistry, Unique, lanes
-from command_bus.cli.app import app
+from command_bus import CommandBus, EntityPolicy, Unique, lanes
 from command_bus.embedded import EmbeddedServer
 from command_bus.errors import InvalidCommand, InvalidSettings, OutboxMissing, WrongTransaction
 from command_bus.sql import Outbox, OutboxRelay
 from command_bus.sql.outbox_admin import figures
 from tests.sql.conftest import Stage
+from tests.sql.outbox_shop import Ship, Shop
 
 pytestmark = pytest.mark.server
-
-
-class Ship(Command[None], entity="order"):
-    order: EntityId
-    n: int
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer.start() as server:
-        yield server
-
-
-class Shop:
-    """A bus, its outbox on a database, and what was handled."""
-
-    def __init__(self, stage: Stage, server: EmbeddedServer, **options: Any) -> None:
-        self.stage = stage
-        self.seen: list[tuple[str, int]] = []
-        registry = HandlerRegistry()
-
-        @registry.handles(Ship)
-        async def ship(command: Ship) -> None:
-            self.seen.append((str(command.order), command.n))
-
-        self.bus = CommandBus(server.url, namespace=f"outbox-{secrets.token_hex(4)}", registry=registry, **options)
-        self.outbox = Outbox(self.bus)
-
-    def relay(self, **options: Any) -> OutboxRelay:
-        return OutboxRelay(self.bus, self.stage.awaited, **{"keep": 0.2, **options})
-
-    def add(self, *numbers: int, order: str = "o-1", ends: str = "commit") -> None:
-        with Session(self.stage.engine) as session:
-            for number in numbers:
-                self.outbox.add(session, Ship(order=order, n=number))
-            getattr(session, ends)()
-
-    def rows(self) -> int:
-        return int(self.stage.ask("SELECT count(*) FROM command_outbox")[0][0])
-
-    async def emptied(self) -> None:
-        async with asyncio.timeout(20):
-            while self.rows():
-                await asyncio.sleep(0.05)
-
-    async def handled(self) -> list[int]:
-        async with self.bus.worker():
-            await self.bus.wait_idle(20)
-        return [number for _, number in self.seen]
-
-
-@pytest.fixture
-def shop(stage: Stage, server: EmbeddedServer) -> Shop:
-    return Shop(stage, server)
 
 
 async def test_what_commits_is_sent_in_order_and_what_does_not_is_not(shop: Shop) -> None:
@@ -150,9 +92,12 @@ async def test_a_full_entity_waits_alone_and_keeps_its_order(stage: Stage, serve
         await asyncio.sleep(0.5)
         assert relay.sent == 6
         async with shop.bus.worker():
+            while len(shop.seen) < 6:
+                await asyncio.sleep(0.001)
+            shop.add(*range(12, 15), order="full")  # while the rows before them wait
             await shop.emptied()
             await shop.bus.wait_idle(20)
-    assert [n for order, n in shop.seen if order == "full"] == list(range(12))
+    assert [n for order, n in shop.seen if order == "full"] == list(range(15))
     assert ("other", 0) in shop.seen
 
 
@@ -194,42 +139,78 @@ async def test_two_relays_at_a_time_send_nothing_twice(shop: Shop) -> None:
         assert await shop.handled() == list(range(200))
 
 
-async def test_commits_of_many_writers_are_sent_in_their_order(server_stage: Stage, server: EmbeddedServer) -> None:
-    """Each writer holds its entity's lock when it draws its number, begins early, and commits late."""
-    shop, stage = Shop(server_stage, server, shards=2), server_stage
-    with stage.engine.begin() as connection:
-        connection.execute(text("DROP TABLE IF EXISTS drawn"))
-        connection.execute(text("CREATE TABLE drawn (entity text PRIMARY KEY, n bigint)"))
-        connection.execute(text("INSERT INTO drawn SELECT 'e' || x, 0 FROM generate_series(0, 4) AS x"))
+_SLOW = """
+DROP TABLE IF EXISTS drawn, decided, slow;
+CREATE TABLE drawn (entity text PRIMARY KEY, n bigint);
+CREATE TABLE decided (entity text, n bigint, number bigint);
+CREATE TABLE slow (seconds double precision);
+CREATE OR REPLACE FUNCTION wait_in_commit() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN PERFORM pg_sleep(NEW.seconds); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION wait_in_commit();
+INSERT INTO drawn SELECT 'e' || x, 0 FROM generate_series(0, 2) AS x
+"""
+"""Tables that say in which order transactions committed, and let a commit last, behind the numbering of its rows."""
 
-    def write(seed: int) -> None:
+
+class Writers:
+    """Threads that add rows at once: they begin to write in another order than they commit in."""
+
+    def __init__(self, shop: Shop, *, locks: bool) -> None:
+        with shop.stage.engine.begin() as connection:
+            for statement in _SLOW.split(";\n"):
+                connection.execute(text(statement))
+        self.shop, self.locks = shop, locks
+        self.threads = [threading.Thread(target=self.write, args=(seed,)) for seed in range(6)]
+
+    def write(self, seed: int) -> None:
         random = Random(seed)
-        for _ in range(40):
-            with Session(stage.engine) as session:
-                shop.outbox.add(session, Ship(order=f"z{random.randrange(5)}", n=-1))
-                session.flush()  # it has begun to write, and has an id, before it waits for the lock
-                entities = sorted(random.sample(range(5), 2))
-                for each in entities:
-                    number = session.execute(
-                        text("UPDATE drawn SET n = n + 1 WHERE entity = :e RETURNING n"), {"e": f"e{each}"}
-                    ).scalar_one()
-                    shop.outbox.add(session, Ship(order=f"e{each}", n=number))
-                session.execute(text("SELECT pg_sleep(:s)"), {"s": random.choice((0, 0, 0.001, 0.01))})
-                if random.random() < 0.1:
-                    session.rollback()
-                else:
-                    session.commit()
+        for round_ in range(30):
+            entity, number = f"e{random.randrange(3)}", 1000 * seed + round_
+            with Session(self.shop.stage.engine) as session:
+                self.shop.outbox.add(session, Ship(order=entity, n=number))
+                session.flush()
+                session.execute(text("SELECT pg_sleep(:s)"), {"s": random.choice((0, 0.002, 0.01))})
+                if self.locks:  # held to the end of the commit, so that its numbers are in the order of the commits
+                    draw = "UPDATE drawn SET n = n + 1 WHERE entity = :e RETURNING n"
+                    n = session.execute(text(draw), {"e": entity}).scalar_one()
+                    session.execute(text("INSERT INTO decided VALUES (:e, :n, :x)"), {"e": entity, "n": n, "x": number})
+                session.execute(text("INSERT INTO slow VALUES (:s)"), {"s": random.choice((0, 0.002, 0.01))})
+                session.rollback() if random.random() < 0.1 else session.commit()
 
-    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(6)]
-    async with shop.bus, shop.relay(poll=0.001) as relay, shop.bus.worker():
-        for each in threads:
+    async def run(self) -> None:
+        for each in self.threads:
             each.start()
-        while any(each.is_alive() for each in threads):
-            await asyncio.sleep(0.05)
+        while any(each.is_alive() for each in self.threads):
+            await asyncio.sleep(0.02)
+
+
+async def test_commits_of_many_writers_are_sent_in_their_order(server_stage: Stage, server: EmbeddedServer) -> None:
+    shop = Shop(server_stage, server, shards=2)
+    async with shop.bus, shop.relay(poll=0.001) as relay, shop.bus.worker():
+        await Writers(shop, locks=True).run()
         await relay.drained()
         await shop.bus.wait_idle(30)
-    for entity, count in stage.ask("SELECT entity, n FROM drawn"):
-        assert [n for order, n in shop.seen if order == entity] == list(range(1, count + 1)), "each commit once, in order"
+    for entity in ("e0", "e1", "e2"):
+        decided = server_stage.ask("SELECT number FROM decided WHERE entity = :e ORDER BY n", e=entity)
+        assert [n for order, n in shop.seen if order == entity] == [number for (number,) in decided], "each commit once, in order"
+
+
+async def test_no_row_becomes_visible_behind_a_higher_number_of_its_entity(server_stage: Stage, server: EmbeddedServer) -> None:
+    shop = Shop(server_stage, server)
+    seen, late = dict[str, set[int]](), list[tuple[str, int]]()
+    writing = asyncio.ensure_future(Writers(shop, locks=False).run())
+    while not writing.done():
+        found = dict[str, set[int]]()
+        for mailbox, n in server_stage.ask("SELECT mailbox, n FROM command_outbox"):
+            found.setdefault(mailbox, set()).add(n)
+        for mailbox, numbers in found.items():
+            before = seen.get(mailbox, set())
+            late += [(mailbox, n) for n in numbers - before if before and n < max(before)]
+        seen = found
+        await asyncio.sleep(0)
+    assert late == []
+    assert sum(map(len, seen.values())) > 100
 
 
 async def test_rows_that_were_added_without_the_trigger_are_numbered_and_sent(
@@ -309,53 +290,3 @@ async def test_who_adds_with_other_mailboxes_is_set_aside(stage: Stage, server: 
         await relay.drained()
     ((error,),) = stage.ask("SELECT error FROM command_outbox")
     assert "other settings" in error
-
-
-async def test_the_command_line_shows_retries_and_discards(shop: Shop, stage: Stage) -> None:
-    with Session(stage.engine) as session, session.begin():
-        for number, command_id in ((0, "a"), (7, "a"), (8, "a"), (1, "b")):
-            shop.outbox.add(session, Ship(order="o-1", n=number), command_id=command_id)
-
-    async def run(*words: str, code: int = 0) -> str:
-        done = await asyncio.to_thread(CliRunner().invoke, app, ["outbox", *words, "--database", stage.url])
-        assert done.exit_code == code, done.output
-        return done.output
-
-    async with shop.bus, shop.relay() as relay:
-        await relay.drained()
-        assert json.loads(await run("status", "--json")) | {"rows": 0} == {
-            "rows": 0, "failed": 2, "unnumbered": 0, "numbered": True, "oldest_at": ANY
-        }  # fmt: skip
-        first, second = json.loads(await run("list", "--json"))["rows"]
-        assert "used with other fields" in first["error"]
-        assert "sent again" in await run("retry", str(first["row"]))
-        async with asyncio.timeout(10):  # the same fields are under the id still, so it is set aside again
-            while str(first["row"]) in (found := await run("list")) and "set aside" not in found:
-                await asyncio.sleep(0.05)
-        assert "is deleted" in await run("discard", str(second["row"]))
-        assert "no row that is set aside" in await run("discard", str(second["row"]), "999999", code=1)
-        assert await shop.handled() == [0, 1]
-
-
-def test_the_printed_statements_make_the_tables(server_stage: Stage) -> None:
-    printed = CliRunner().invoke(app, ["outbox", "ddl"])
-    assert printed.exit_code == 0
-    schema = f"printed_{secrets.token_hex(4)}"
-    with server_stage.engine.begin() as connection:
-        raw: Any = connection.connection.dbapi_connection
-        raw.execute(f"CREATE SCHEMA {schema}; SET search_path = {schema}; {printed.output}")
-        raw.execute(
-            "INSERT INTO command_outbox (mailbox, command_id, envelope, flow, due_ms, added_ms) VALUES ('m', 'c', '', '', 0, 0)"
-        )
-        raw.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        assert raw.execute("SELECT n FROM command_outbox").fetchall() == [(1,)]
-        raw.execute(f"DROP SCHEMA {schema} CASCADE")
-        connection.rollback()
-    with server_stage.engine.begin() as connection:
-        connection.connection.dbapi_connection.execute("RESET search_path")  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("url", ["mysql://x/y", "nothing", "postgresql://nobody@127.0.0.1:1/none"])
-def test_what_the_command_line_refuses(url: str) -> None:
-    done = CliRunner().invoke(app, ["outbox", "status", "--database", url])
-    assert done.exit_code == (1 if url.startswith("postgresql") else 2), done.output

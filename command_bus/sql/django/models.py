@@ -44,7 +44,7 @@ class CommandOutbox(models.Model):
     flow = models.TextField()
     due_ms = models.BigIntegerField()
     added_ms = models.BigIntegerField()
-    error = models.TextField(null=True)
+    error = models.TextField(null=True)  # noqa: DJ001 - none is not an empty one
 
     class Meta:
         """The table's name, and its indexes."""

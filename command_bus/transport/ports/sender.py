@@ -111,7 +111,7 @@ class Outboxes(Protocol):
     async def place(
         self, name: str, shard: int, expected: str, token: str, rows: Sequence[tuple[int, Submission]], deleted: Sequence[int]
     ) -> Placed | Taken:
-        """Accept rows as `Producer` accepts a batch, in one step with the note that they are taken; one that is noted is a `DUPLICATE`.
+        """Accept rows as `Producer` accepts a batch, in one step with the note that they are taken. None may be noted yet.
 
         Where the state is another one than expected, it is returned, and nothing is changed: a request is sent again without harm.
 

@@ -93,7 +93,7 @@ _FIGURES: Final = (  # `stats`: an operator's, a worker's `/metrics`, and what S
 )
 _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
     "producer": _SENDING,
-    "relay": (*_SENDING, ("hget hkeys hmget hdel hset", "outboxes*")),
+    "relay": (*_SENDING, ("hget hkeys hdel hset", "outboxes*")),
     "pipeline": (
         *_SENDING,
         *_FIGURES,

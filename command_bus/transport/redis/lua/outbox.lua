@@ -34,7 +34,8 @@
 -- ARGV[9…]  envelopes, digests and delays; no command has a unique key
 --
 -- returns {value, ids of rows…} if that is not what was expected: nothing was changed; else one character
--- per command as enqueue.lua does. One whose row is noted here is a duplicate
+-- per command as enqueue.lua does. No row that is noted may be sent again: who expects the right value knows
+-- them
 --
 -- What is noted and the token that it was noted under are one write with the commands. So a relay that was
 -- paused, or a request of it that is late, meets another token; and a failover that has lost the last writes
@@ -52,14 +53,12 @@ if ARGV[1] ~= present then
 end
 
 local rows, deleted = string.match(ARGV[3], '^([^|]*)|(.*)$')
-local ids, gone, taken = {}, {}, {}
+local ids, gone = {}, {}
 for id in string.gmatch(rows, '%S+') do ids[#ids + 1] = id end
 for id in string.gmatch(deleted, '%S+') do gone[#gone + 1] = id end
-local known = #ids > 0 and call('HMGET', outbox, unpack(ids)) or {}
-for i = 1, #ids do taken[i] = known[i] and true end
 local answer, fault = '', nil
 if #ids > 0 then
-  answer, fault = enqueue_all(taken)
+  answer, fault = enqueue_all()
   if not answer then return fault end
 end
 if #gone > 0 then call('HDEL', outbox, unpack(gone)) end

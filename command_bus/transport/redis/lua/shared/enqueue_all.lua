@@ -3,9 +3,8 @@
 -- Uses what enqueue.lua uses.
 
 -- Return an admission for each, in a text, and whether anything has come of them; nil, the error and nothing
--- if the server refuses all. Return a request to name standers if there is one, and nil. `taken`, if given,
--- has true for each command that was accepted before.
-local function enqueue_all(taken)
+-- if the server refuses all. Return a request to name standers if there is one, and nil.
+local function enqueue_all()
   local stats, flows, first_box, head = KEYS[3], KEYS[12], 14, 8
   local prefix, targets, kinds = tonumber(ARGV[5]), ARGV[7], ARGV[8]
   local call, byte, sub = redis.call, string.byte, string.sub
@@ -53,7 +52,7 @@ local function enqueue_all(taken)
   end
 
   local admissions, refused, judge, accept = {}, batch.refused, batch.judge, batch.accept
-  local first, usual, arguments = 1, kinds == '' and not is_unique and not taken and batch.usual, ARGV
+  local first, usual, arguments = 1, kinds == '' and not is_unique and batch.usual, ARGV
   if usual then
     for i = 1, count do
       local box, fault = boxes[i], nil
@@ -77,9 +76,7 @@ local function enqueue_all(taken)
       end
     end
     local admission, fault, refusal = nil, nil, nil
-    if taken and taken[i] then
-      admission = '='
-    elseif not room[box] then
+    if not room[box] then
       admission = ADMISSION.WRONG_TYPE
     else
       refusal = judge(box, commands[i])

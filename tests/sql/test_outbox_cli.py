@@ -1,0 +1,69 @@
+"""`command-bus outbox`: what waits, what is set aside, and the statements that make the tables."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+from sqlalchemy.orm import Session
+from typer.testing import CliRunner
+
+from command_bus.cli.app import app
+from tests.sql.conftest import Stage
+from tests.sql.outbox_shop import Ship, Shop
+
+pytestmark = pytest.mark.server
+
+
+async def test_the_command_line_shows_retries_and_discards(shop: Shop, stage: Stage) -> None:
+    with Session(stage.engine) as session, session.begin():
+        for number, command_id in ((0, "a"), (7, "a"), (8, "a"), (1, "b")):
+            shop.outbox.add(session, Ship(order="o-1", n=number), command_id=command_id)
+
+    async def run(*words: str, code: int = 0) -> str:
+        done = await asyncio.to_thread(CliRunner().invoke, app, ["outbox", *words, "--database", stage.url])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    async with shop.bus, shop.relay() as relay:
+        await relay.drained()
+        assert json.loads(await run("status", "--json")) | {"rows": 0} == {
+            "rows": 0, "failed": 2, "unnumbered": 0, "numbered": True, "oldest_at": ANY
+        }  # fmt: skip
+        first, second = json.loads(await run("list", "--json"))["rows"]
+        assert "used with other fields" in first["error"]
+        assert "sent again" in await run("retry", str(first["row"]))
+        async with asyncio.timeout(10):  # the same fields are under the id still, so it is set aside again
+            while len(json.loads(await run("list", "--json"))["rows"]) < 2:
+                await asyncio.sleep(0.05)
+        assert "is deleted" in await run("discard", str(second["row"]))
+        assert "no row that is set aside" in await run("discard", str(second["row"]), "999999", code=1)
+        assert await shop.handled() == [0, 1]
+
+
+def test_the_printed_statements_make_the_tables(server_stage: Stage) -> None:
+    printed = CliRunner().invoke(app, ["outbox", "ddl"])
+    assert printed.exit_code == 0
+    schema = f"printed_{secrets.token_hex(4)}"
+    with server_stage.engine.begin() as connection:
+        raw: Any = connection.connection.dbapi_connection
+        raw.execute(f"CREATE SCHEMA {schema}; SET search_path = {schema}; {printed.output}")
+        raw.execute(
+            "INSERT INTO command_outbox (mailbox, command_id, envelope, flow, due_ms, added_ms) VALUES ('m', 'c', '', '', 0, 0)"
+        )
+        raw.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        assert raw.execute("SELECT n FROM command_outbox").fetchall() == [(1,)]
+        raw.execute(f"DROP SCHEMA {schema} CASCADE")
+        connection.rollback()
+    with server_stage.engine.begin() as connection:
+        connection.connection.dbapi_connection.execute("RESET search_path")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("url", ["mysql://x/y", "nothing", "postgresql://nobody@127.0.0.1:1/none"])
+def test_what_the_command_line_refuses(url: str) -> None:
+    done = CliRunner().invoke(app, ["outbox", "status", "--database", url])
+    assert done.exit_code == (1 if url.startswith("postgresql") else 2), done.output
