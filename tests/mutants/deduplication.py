@@ -10,7 +10,7 @@ _REDIS = "transport/redis"
 DEDUPLICATION = (
     Mutant(
         "no deduplication",
-        f"{_LUA}/enqueue.lua",
+        f"{_LUA}/shared/enqueue_all.lua",
         "call('SET', mark, MARK.ACCEPTED .. digest .. names[box], 'NX')",
         "call('SET', mark, MARK.ACCEPTED .. digest .. names[box])",
     ),
@@ -105,7 +105,7 @@ DEDUPLICATION = (
     Mutant(
         "a batch that is asked again replaces again",
         f"{_LUA}/enqueue.lua",
-        "  if before == number then return sub(answered, colon + 1) end\n",
+        "  if before == number then return string.sub(answered, colon + 1) end\n",
         "",
         "tests/conformance/unique/test_unique_steps.py::test_the_same_batch_is_answered_as_the_first_time",
     ),

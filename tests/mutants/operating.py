@@ -31,7 +31,7 @@ OPERATING = (
     Mutant(
         "a settled command is cancelled",
         f"{_LUA}/remove.lua",
-        "  if holds and not is_behind(id, running) then return false end",
+        "  if holds and not is_behind(id, last) then return false end",
         "  if holds and id == running then return false end",
         "tests/conformance/steps/test_read_ahead.py::test_what_is_settled_or_runs_cannot_be_cancelled",
     ),

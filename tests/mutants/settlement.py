@@ -54,8 +54,8 @@ SETTLEMENT = (
     Mutant(
         "what is settled stays when a lease ends",
         f"{_LUA}/advance/6_wait.lua",
-        "    trim(step, step.message)\n    if step.counts == '0' then\n",
-        "    if step.counts == '0' then\n",
+        "    trim(step, step.message)\n    if step.counts == '0' or step.is_shared then\n",
+        "    if step.counts == '0' or step.is_shared then\n",
     ),
     Mutant(
         "an untouched give-back counts as an attempt",
