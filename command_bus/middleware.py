@@ -54,6 +54,18 @@ class Middleware:
         """
         return await proceed()
 
+    async def handle_many(self, commands: Sequence[Any], contexts: Sequence[CommandContext], proceed: Proceed) -> Any:
+        """Wrap one call of a handler that takes neighbours of one entity.
+
+        Where a middleware of a worker overrides `handle` and not this, such a handler gets its commands one by one, each through `handle`.
+
+        Args:
+            commands: The messages of the call, in their order.
+            contexts: A context for each.
+            proceed: Calls the handler, and gives an outcome for each command: a reply, or an exception.
+        """
+        return await proceed()
+
 
 def around_dispatch(middleware: Sequence[Middleware], send: Sending) -> Sending:
     """Wrap `send` in the middleware, the first one outermost."""
@@ -98,6 +110,22 @@ def around_handle(middleware: Sequence[Middleware]) -> Callable[[Handling], Hand
         return handle
 
     return wrap
+
+
+def takes_many(middleware: Sequence[Middleware]) -> bool:
+    """Return whether calls with several commands of an entity pass all of what wraps handlers."""
+    return not any(
+        type(layer).handle is not Middleware.handle and type(layer).handle_many is Middleware.handle_many for layer in middleware
+    )
+
+
+def around_many(
+    middleware: Sequence[Middleware], commands: Sequence[Any], contexts: Sequence[CommandContext], call: Proceed
+) -> Proceed:
+    """Wrap one call of a handler with several commands in the middleware, the first one outermost."""
+    for layer in reversed(middleware):
+        call = partial(layer.handle_many, commands, contexts, call)
+    return call
 
 
 def _handling(layer: Middleware, inner: Handling) -> Handling:

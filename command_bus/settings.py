@@ -328,7 +328,7 @@ def resolved(settings: BusSettings | None, url: str | None, namespace: str | Non
 
 _PREFIX = "COMMAND_BUS_"
 _OTHERS = ("EMBEDDED_", "SPARK_", "TEST_")
-_PROGRAMS = frozenset({"DASHBOARD_SECRET"})
+_PROGRAMS = frozenset({"DASHBOARD_SECRET", "DATABASE"})
 """The variables that our programs read, and that are no settings of a bus."""
 _SERVICE = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 """What Kubernetes sets for services."""

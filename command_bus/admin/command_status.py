@@ -24,7 +24,7 @@ from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.protection import readable_payload
 from command_bus.serialization.reply import outcome_code, unpack_reply
 from command_bus.session import OnSession, Session
-from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.mailboxes import mailbox_label, message_order
 from command_bus.transport.marks import is_settled, mailbox_in, reply_in
 from command_bus.transport.ports.limits import LimitWaitInfo
 from command_bus.transport.records import Failure, HoldInfo, StoredDeadLetter, StoredEntity, SuspensionInfo, wish_text
@@ -195,6 +195,8 @@ class StatusReader(OnSession):
             is_far = head.stored.depth > len(line) > 0
             return CommandStatus(self._id, "waiting", entity=mailbox_label(mailbox)) if is_far else None
         named = self._named(line[place - 1][1], mailbox)
+        if place > 1 and message_order(line[place - 1][0]) <= message_order(head.stored.last_id):  # it runs with those before it
+            return replace(self._at_the_head(head, named), position=place, attempt=1, failure=None)
         if place > 1 or head.stored.oldest_id != line[0][0]:
             return replace(named, position=place)
         return self._at_the_head(head, named)

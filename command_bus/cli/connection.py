@@ -127,14 +127,14 @@ def operator_name() -> str:
         return socket.gethostname()
 
 
-def run_until_interrupted(target: Target, act: Callable[[CommandBus], Awaitable[None]]) -> None:
+def run_until_interrupted(target: Target, act: Callable[[CommandBus], Awaitable[None]], *, may_begin: bool = False) -> None:
     """Do one thing on the target's open bus that Ctrl-C ends as it should be ended: with exit code 0.
 
     Raises:
         typer.Exit: It failed, or was interrupted.
     """
     try:
-        on_bus(target, act)
+        on_bus(target, act, may_begin=may_begin)
     except Exit as ended:
         raise Exit(ExitCode.DONE if ended.exit_code == ExitCode.INTERRUPTED else ended.exit_code) from None
 

@@ -85,6 +85,7 @@ class CommandContext:
     _running: Running | None = field(default=None, init=False, repr=False)
     _is_over: bool = field(default=False, init=False, repr=False)
     _held: HeldState | None = field(default=None, init=False, repr=False)
+    _shares_state: bool = field(default=False, init=False, repr=False)
     _sent: list[Message[Any]] = field(default_factory=list["Message[Any]"], init=False, repr=False)
 
     async def dispatch(self, command: Message[R], **options: Unpack[DispatchOptions]) -> Receipt[R]:
@@ -153,9 +154,13 @@ class CommandContext:
 
         Raises:
             HandlerOver: The handler is over.
-            RuntimeError: The handler has no parameter for the state.
+            RuntimeError: The handler has no parameter for the state, or takes several commands, which share it.
         """
         self._check_not_over("its command is settled")
+        if self._shares_state:
+            raise RuntimeError(
+                "the commands of a call share the state: set its fields to their defaults, or delete it in a handler of one command"
+            )
         if self._held is None:
             raise RuntimeError(
                 f"the handler of {self.name or 'this context'} has no state: give it a parameter, `account: Account`"
@@ -261,12 +266,15 @@ class CommandContext:
         held: HeldState | None = None,
         memory: Callable[[], RunMemory] | None = None,
         running: Running | None = None,
+        *,
+        shares_state: bool = False,
     ) -> None:
         """Send by this outbox from now on, report by this, have this state; None: the handler is over. For the worker that runs it.
 
         In a batch each context sends as the command that runs under it, whatever runs in the task.
         """
         self._outbox, self._is_over, self._make_memory, self._running = outbox, outbox is None, memory, running
+        self._shares_state = shares_state
         if reports is not None:
             self._reports = reports
         if held is not None:

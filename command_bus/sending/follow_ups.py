@@ -146,10 +146,12 @@ class FollowUps(Outbox):
         self._cause = command_id
         self._items: list[_Item] = []
         self._bytes = 0
+        self.together: Sequence[FollowUps] = (self,)
+        """Those of the commands that are settled with this one: one script takes them all."""
 
     def add(self, command: Message[Any], *, always: bool, **options: Unpack[DispatchOptions]) -> str:
         number = len(self._items) + 1
-        if number > MOST_FOLLOW_UPS:
+        if sum([each.count for each in self.together]) >= MOST_FOLLOW_UPS:
             raise InvalidCommand(
                 f"a handler may send {MOST_FOLLOW_UPS:,} commands with its settlement: let one of them send the next ones"
             )

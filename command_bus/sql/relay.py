@@ -3,7 +3,7 @@
     look: rows that are not taken yet → place: accepted by the bus, and noted there as taken, in one step → delete, after `keep` seconds
 
 Each request to the bus names the state that the one before has left there, and a random token. So any number of relays may run, die and come back:
-one whose knowledge is old changes nothing, and begins anew. A row stays in the table for some seconds after it was taken. What the server loses
+one whose knowledge is old changes nothing, and begins again. A row stays in the table for some seconds after it was taken. What the server loses
 within these, in a failover say, it loses together with the note that it was taken, so that it is sent again, in order.
 """
 
@@ -385,7 +385,7 @@ class OutboxRelay:
             _Stale: The state is another one.
         """
         expected, new, deleted, asked_at = shard.value or "", token(12).hex(), shard.deleted[:_CLEARED], mono()
-        # Where there is no answer this begins anew: what was carried out is noted by then, or meets another state when it comes later.
+        # Where there is no answer all begins again: what was carried out is noted by then, or meets another state when it comes later.
         answer = await self._bus.session.transport.outboxes.place(self._name, number, expected, new, rows, deleted)
         if isinstance(answer, Taken):
             self.again += len(self._taken - answer.rows)

@@ -18,7 +18,7 @@ a CLIENT without a `messaging.operation.type`, as theirs has none for it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -103,9 +103,17 @@ class Tracing(Middleware):
         sent = _W3C.extract(context.headers, Context())
         links: list[Link] = []
         if self._mode == _LINK or context.headers.get(_MODE) == _LINK:
-            origin = trace.get_current_span(sent).get_span_context()
-            sent, links = Context(), [Link(origin)] if origin.is_valid else []
+            sent, links = Context(), _links(context)
         with self._span("process", context.name, SpanKind.CONSUMER, _handling(context), sent, links):
+            return await proceed()
+
+    async def handle_many(
+        self, commands: Sequence[Any], contexts: Sequence[CommandContext], proceed: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Implement `Middleware`: one span for the call, which links to what has sent each of its commands."""
+        links = [link for each in contexts for link in _links(each)]
+        attributes = _handling(contexts[0]) | {"messaging.batch.message_count": len(commands)}
+        with self._span("process", contexts[0].name, SpanKind.CONSUMER, attributes, Context(), links):
             return await proceed()
 
     @contextmanager
@@ -145,6 +153,12 @@ class Tracing(Middleware):
         _W3C.inject(outgoing.headers)
         if _in_batch.get() and "traceparent" in outgoing.headers:
             outgoing.headers[_MODE] = _LINK
+
+
+def _links(context: CommandContext) -> list[Link]:
+    """Return the link to the span that has sent a command."""
+    origin = trace.get_current_span(_W3C.extract(context.headers, Context())).get_span_context()
+    return [Link(origin)] if origin.is_valid else []
 
 
 def _say(span: Span, error: BaseException) -> None:

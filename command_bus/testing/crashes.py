@@ -13,7 +13,7 @@ In the window between `handled` and the settlement, any at-least-once system can
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
@@ -22,7 +22,7 @@ from command_bus.messages.context import current_command
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.message import Message
 from command_bus.middleware import Middleware, Sending
-from command_bus.testing.records import Handled, Recorder
+from command_bus.testing.records import Handled, Recorder, outcomes_of
 from command_bus.testing.simulated.live import Process
 from command_bus.testing.simulated.streams import Stream, id_of
 from command_bus.transport.redis.keys import KeySpace
@@ -82,20 +82,31 @@ class Crashing(Middleware):
     killed: Callable[[], None]
 
     async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        point = next((crash.point for crash in self.crashes if crash.point in CRASH_POINTS and crash.meets(command)), None)
         if isinstance(context, DurableContext):
             context.observe(partial(self._passed, command))
-        if point == "claimed":
-            await self._end()
-        note = await self.recorder.attempt(command, context, proceed)
-        if self.process.dead:
-            note.lost = True
-        elif point == "handled":
-            note.lost = True
-            await self._end()
-        elif point == "settled":
-            self._end_once_settled()
+        (note,) = await self._attempts([command], lambda: self.recorder.attempt(command, context, proceed))
         return _result(note)
+
+    async def handle_many(
+        self, commands: Sequence[Any], contexts: Sequence[CommandContext], proceed: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        return outcomes_of(await self._attempts(commands, lambda: self.recorder.attempts(commands, contexts, proceed)))
+
+    async def _attempts(self, commands: Sequence[Any], handle: Callable[[], Awaitable[Any]]) -> list[Handled]:
+        """Handle commands; crash before or behind that as it is planned for one of them."""
+        points = {crash.point for each in commands for crash in self.crashes if crash.point in CRASH_POINTS and crash.meets(each)}
+        if "claimed" in points:
+            await self._end()
+        found = await handle()
+        notes: list[Handled] = found if isinstance(found, list) else [found]
+        if self.process.dead or "handled" in points:
+            for note in notes:
+                note.lost = True
+        if not self.process.dead and "handled" in points:
+            await self._end()
+        elif not self.process.dead and "settled" in points:
+            self._end_once_settled()
+        return notes
 
     async def _passed(self, command: Any, point: str) -> None:
         """Crash at a point inside of a durable handler."""

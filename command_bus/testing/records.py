@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,7 @@ class Handled:
     value: Any = None
     error: BaseException | None = None
     lost: bool = False
+    is_raised: bool = False
 
     @property
     def replied(self) -> bool:
@@ -105,6 +106,12 @@ class Recorder(Middleware):
             raise note.error
         return note.value
 
+    async def handle_many(
+        self, commands: Sequence[Any], contexts: Sequence[CommandContext], proceed: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Record attempts of a call, as `handle` does."""
+        return outcomes_of(await self.attempts(commands, contexts, proceed))
+
     async def dispatch(self, outgoing: OutgoingMessage, proceed: Sending) -> Any:
         """Record a message. Those of a batch are built here and sent later, so they have no answer yet."""
         answer = await proceed(outgoing)
@@ -124,16 +131,31 @@ class Recorder(Middleware):
 
     async def attempt(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Handled:
         """Run a handler and return the record of its attempt, with what it returned or raised."""
-        note = Handled(command, context)
-        self._under_way[id(note)] = asyncio.get_running_loop(), note, running_command()
-        try:
-            note.value = await proceed()
-        except BaseException as error:  # noqa: BLE001 - the caller raises it again
-            note.error = leading(error)
-        finally:
-            self._under_way.pop(id(note), None)
-            self.handled.append(note)
+
+        async def one() -> list[Any]:
+            return [await proceed()]
+
+        (note,) = await self.attempts([command], [context], one)
         return note
+
+    async def attempts(
+        self, commands: Sequence[Any], contexts: Sequence[CommandContext], proceed: Callable[[], Awaitable[Any]]
+    ) -> list[Handled]:
+        """Call a handler with commands and return the record of each, with its outcome, or with what the call raised."""
+        notes = [Handled(command, context) for command, context in zip(commands, contexts, strict=True)]
+        loop, running = asyncio.get_running_loop(), running_command()
+        self._under_way |= {id(note): (loop, note, running) for note in notes}
+        try:
+            for note, value in zip(notes, await proceed(), strict=True):
+                note.value, note.error = (None, leading(value)) if isinstance(value, BaseException) else (value, None)
+        except BaseException as error:  # noqa: BLE001 - the caller raises it again
+            for note in notes:
+                note.error, note.is_raised = leading(error), True
+        finally:
+            for note in notes:
+                self._under_way.pop(id(note), None)
+            self.handled += notes
+        return notes
 
     @contextmanager
     def waiting(self, command_id: str) -> Generator[None]:
@@ -145,3 +167,10 @@ class Recorder(Middleware):
             yield
         finally:
             self._under_way.update(held)
+
+
+def outcomes_of(notes: Sequence[Handled]) -> list[Any]:
+    """Return the outcomes of a call, or raise what it raised."""
+    if notes[0].is_raised and notes[0].error is not None:
+        raise notes[0].error
+    return [note.value if note.error is None else note.error for note in notes]

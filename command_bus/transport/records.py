@@ -85,6 +85,7 @@ class StoredEntity:
         flow: What it waits in: its priority and tenant.
         snoozes: The number of times the command at its head was put off by its handler.
         failure: How the last attempt of that command failed; None if none did.
+        last_id: Id of the last command that runs, where several do in one call; empty if none runs.
     """
 
     mailbox: str
@@ -101,6 +102,7 @@ class StoredEntity:
     flow: Flow = NO_FLOW
     snoozes: int = 0
     failure: Failure | None = None
+    last_id: str = ""
 
     @property
     def is_delayed(self) -> bool:

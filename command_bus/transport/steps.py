@@ -466,7 +466,7 @@ class RunStep:
     """The step of one command of a run, behind others that are settled with it.
 
     Attributes:
-        run: The run.
+        run: As the record has it.
         before: Those others, each with its end, in their order.
         started: The command.
         step: Its step.

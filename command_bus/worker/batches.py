@@ -122,46 +122,67 @@ class InOrder(Generic[M]):
     Args:
         members: To be called with, at least one.
         call: Returns an outcome for each member, or raises.
-        is_over: Returns whether its task was cancelled from outside. Any other cancellation is an error like others.
+        is_over: Returns whether its task was cancelled from outside. Then it ends, whatever a call makes of that.
+        is_dropped: Returns whether an operator did that: then it counts for nothing that the call has returned.
 
     Attributes:
         found: The outcomes of the first members so far: `Failed` of the last one if that has failed, and of a `Reject`.
+        is_void: Whether nothing of it counts.
     """
 
     def __init__(
-        self, members: Sequence[M], call: Callable[[Sequence[M]], Awaitable[Sequence[Any]]], is_over: Callable[[], bool]
+        self,
+        members: Sequence[M],
+        call: Callable[[Sequence[M]], Awaitable[Sequence[Any]]],
+        *,
+        is_over: Callable[[], bool],
+        is_dropped: Callable[[], bool],
     ) -> None:
         self._members = members
         self._call = call
         self._is_over = is_over
+        self._is_dropped = is_dropped
         self.found: list[Any] = []
+        self.is_void = False
 
     async def search(self) -> None:
         """Call with all; of a part that fails with its left half, then with the right one."""
-        parts, task = [(0, len(self._members))], asyncio.current_task()
+        parts = [(0, len(self._members))]
         while parts:
             low, high = parts.pop()
-            try:
-                values = await self._call(self._members[low:high])
-            except (KeyboardInterrupt, GeneratorExit):
-                raise
-            except BaseException as error:
-                if isinstance(error, asyncio.CancelledError) and self._is_over():
-                    raise
-                while task is not None and task.cancelling():
-                    task.uncancel()
-                if isinstance(error, WrongOutcomes):
-                    self.found += [Failed(error, error.__traceback__)] * (high - low)
-                    return
-                if high - low > 1:
-                    middle = (low + high) // 2
-                    parts += [(middle, high), (low, middle)]
-                    continue
-                values = [Failed(error, error.__traceback__)]
+            values = await self._values(low, high)
+            if values is None and not self._is_over():
+                middle = (low + high) // 2
+                parts += [(middle, high), (low, middle)]
+                continue
+            if values is None or self._is_dropped():
+                return
             for value in values:
                 self.found.append(value)
-                if isinstance(value, Failed) and not isinstance(value.error, Reject):
+                is_failed = isinstance(value, Failed) and not isinstance(value.error, Reject)
+                if is_failed and not isinstance(value.error, WrongOutcomes):  # that ends all of a call
                     return
+            if self._is_over() or (self.found and _is_wrong(self.found[-1])):
+                return
+
+    async def _values(self, low: int, high: int) -> Sequence[Any] | None:
+        """Return the outcomes of a call; None if it failed, and has several members or was ended from outside."""
+        try:
+            return await self._call(self._members[low:high])
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as what a handler raises
+            task = asyncio.current_task()
+            while task is not None and task.cancelling():
+                task.uncancel()
+            is_wrong = isinstance(error, WrongOutcomes)
+            if self._is_over() or (high - low > 1 and not is_wrong):
+                return None
+            return [Failed(error, error.__traceback__)] * (high - low)
+
+
+def _is_wrong(outcome: Any) -> bool:
+    return isinstance(outcome, Failed) and isinstance(outcome.error, WrongOutcomes)
 
 
 _CANCELLED = Failed(asyncio.CancelledError())
@@ -278,8 +299,8 @@ class Batches:
         cause = None if run.interrupted is None else run.interrupted.cause
         if cause is Cause.ABANDONED or (not run.handler.is_async and cause in (None, Cause.STOPPING)):
             raise ThreadRunsError if not run.handler.is_async else asyncio.CancelledError
-        if all(each.is_gone for each in member.batch):
-            member.call.cancel()
+        if run.handler.is_async and all(each.is_gone for each in member.batch):
+            member.call.cancel()  # a thread ends by itself, and its entities wait for that
 
     def _begin_all(self, handler: Handler) -> None:
         queue = self._queues.pop(handler)
@@ -335,7 +356,7 @@ class Batches:
             sent = [0 if each.run.outbox is None else each.run.outbox.count for each in wanted]
             try:
                 values = await self._invoke(handler, wanted)
-                outcomes = dict(zip(wanted, _checked(handler, values, len(wanted)), strict=True))
+                outcomes = dict(zip(wanted, checked(handler, values, len(wanted)), strict=True))
             except BaseException:
                 for each, count in zip(wanted, sent, strict=True):
                     if each.run.outbox is not None:
@@ -378,7 +399,7 @@ class Batches:
         return value
 
 
-def _checked(handler: Handler, values: Any, count: int) -> Sequence[Any]:
+def checked(handler: Handler, values: Any, count: int) -> Sequence[Any]:
     """Return the outcomes of a call.
 
     Raises:

@@ -7,19 +7,19 @@ attempt of its own. What is behind that follows it.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from command_bus.errors import Reject
 from command_bus.messages.context import current_command
-from command_bus.middleware import Handling
+from command_bus.middleware import Handling, Middleware, around_many, takes_many
 from command_bus.serialization.envelope import AT_MOST_ONCE
 from command_bus.serialization.envelope_options import CALLERS
-from command_bus.tasks import end_tasks
 from command_bus.transport.mailboxes import message_order
-from command_bus.transport.ports.worker import Steps
+from command_bus.transport.ports.worker import WorkerSide
 from command_bus.transport.steps import (
     GIVE_BACK_UNCOUNTED,
     Cause,
@@ -33,7 +33,7 @@ from command_bus.transport.steps import (
     Started,
     Step,
 )
-from command_bus.worker.batches import Batches, Failed, InOrder, Member
+from command_bus.worker.batches import Batches, Failed, InOrder, Member, checked
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.run_ends import Interruption
 from command_bus.worker.runnable import Runnable
@@ -49,16 +49,21 @@ class EntityBatches:
     Attributes:
         decisions: The rules.
         batches: Calls handlers.
-        steps: Reads what stands behind a command, and extends runs.
+        side: Reads what stands behind a command, and extends runs.
         around: Wraps each command; None: nothing does.
         decide: Returns the step that follows from the outcome of a command.
+        middleware: Wraps calls with several commands, if all of it does.
     """
 
     decisions: Decisions
     batches: Batches
-    steps: Steps
+    side: WorkerSide
     around: Callable[[Handling], Handling] | None
     decide: Callable[[Lease, Runnable, Any], Awaitable[Step]]
+    middleware: Sequence[Middleware] = ()
+
+    def __post_init__(self) -> None:
+        self.takes_many = takes_many(self.middleware)
 
     async def gather(self, lease: Lease, head: Runnable) -> tuple[list[Runnable], Extend | None]:
         """Return the commands of a run, and the run as the server has it, None of a single command; no commands if the lease is lost."""
@@ -66,7 +71,7 @@ class EntityBatches:
         if len(runs) == 1:
             return runs, None
         run, state = Extend(runs[-1].started.message, len(runs)), lease.state
-        answer = await self.steps.advance(lease, run)
+        answer = await self.side.steps.advance(lease, run)
         if type(answer) is Extended:
             lease.ahead, lease.record = None, ""
             return runs, run
@@ -77,7 +82,7 @@ class EntityBatches:
     async def _beside(self, lease: Lease, head: Runnable) -> list[Runnable]:
         """Return the commands that stand behind the first one and can run with it."""
         spec, started, envelope = head.handler.batch, head.started, head.envelope
-        if spec is None or envelope.flags & AT_MOST_ONCE or CALLERS.of(envelope.options):
+        if spec is None or not self.takes_many or envelope.flags & AT_MOST_ONCE or CALLERS.of(envelope.options):
             return []
         most, size = min(spec.size, started.run.cap or spec.size), len(started.envelope or b"")
         behind = list(reversed(lease.ahead or ()))[: most - 1]
@@ -86,7 +91,7 @@ class EntityBatches:
             fitting = (_MOST_BYTES - known) * (1 + len(behind)) // max(known, 1)
             last = behind[-1][0] if behind else started.message
             if (count := min(most - 1 - len(behind), fitting)) > 0:
-                behind += await self.steps.behind(lease, last, count)
+                behind += await self.side.steps.behind(lease, last, count)
         found: list[Runnable] = []
         for message, packed in behind:
             size += len(packed)
@@ -110,7 +115,13 @@ class EntityBatches:
 
     def search(self, lease: Lease, members: list[Member]) -> InOrder[Member]:
         """Return the search for the first command of a run that fails."""
-        return InOrder(members, partial(self._call, lease, members[0].run), lambda: members[0].is_gone)
+        head = members[0]
+        return InOrder(
+            members,
+            partial(self._call, lease, head.run),
+            is_over=lambda: head.is_gone,
+            is_dropped=lambda: head.run.interrupted is not None and head.run.interrupted.by_operator,
+        )
 
     async def outcomes(self, members: list[Member], search: InOrder[Member]) -> Sequence[Any]:
         """Call the handler; return the outcomes of the first commands, which `search` has also if this is cancelled."""
@@ -120,24 +131,53 @@ class EntityBatches:
             for each in members:
                 if each.context is not None:
                     each.context.sends_by(None)
-            for each, outcome in zip(members, search.found, strict=False):
-                if each.run.outbox is not None:
-                    each.run.follow_ups = await each.run.outbox.settled(completed=not isinstance(outcome, Failed))
+            await self._prepare(members, search)
         return search.found
+
+    async def _prepare(self, members: list[Member], search: InOrder[Member]) -> None:
+        """Make ready what is sent with the ends. Where that fails its command has failed; what is behind it runs again."""
+        for at, (each, outcome) in enumerate(zip(members, [*search.found], strict=False)):
+            if each.run.outbox is None:
+                continue
+            try:
+                each.run.follow_ups = await each.run.outbox.settled(completed=not isinstance(outcome, Failed))
+            except Exception as error:  # noqa: BLE001 - as what a handler raises
+                search.found[at] = Failed(error, error.__traceback__)
+                if each.run.state is not None and len(members) > 1:  # the state has what the others of the call have changed
+                    search.found.clear()
+                    search.is_void = True
+                    return
+                if not isinstance(error, Reject):
+                    del search.found[at + 1 :]
+                    return
 
     async def _call(self, lease: Lease, head: Runnable, members: Sequence[Member]) -> Sequence[Any]:
         """Call the handler with a part of a run. What a call has changed of the state counts once it has returned."""
-        self.decisions.renew_state(head, lease)
         current_command.set(head.begun[0] if head.begun is not None else None)
+        commands, contexts = [each.run.message for each in members], [each.context for each in members]
+
+        async def proceed() -> list[Any]:
+            self.decisions.renew_state(head, lease)
+            try:
+                with _unsent(members):
+                    values = await self.batches.call(head.handler, members)
+                    for each in values:
+                        if isinstance(each, Failed) and head.state is not None:
+                            raise each.again()  # it may have changed the state
+            except BaseException:
+                if head.state is not None:
+                    head.state.is_void = True
+                raise
+            return [each.again() if isinstance(each, Failed) else each for each in values]
+
+        values: Sequence[Any]
         try:
-            if self.around is None:
-                values = await self.batches.call(head.handler, members)
-            else:
-                values = await _Wrapped(self.batches, self.around, members).outcomes()
-            if head.state is not None:
-                for each in values:
-                    if isinstance(each, Failed):
-                        raise each.again()  # it may have changed the state
+            with _unsent(members):
+                if self.around is not None and not self.takes_many:
+                    values = [await self.around(partial(_alone, proceed))(members[0].run, members[0].context)]
+                else:
+                    made: Any = contexts  # a worker with middleware makes one for each
+                    values = checked(head.handler, await around_many(self.middleware, commands, made, proceed)(), len(members))
                 self.decisions.change_state(head, lease)
         finally:
             if head.state is not None:
@@ -145,7 +185,7 @@ class EntityBatches:
         return values
 
     async def settled(
-        self, lease: Lease, members: Sequence[Member], run: Extend | None, found: Sequence[Any], result: Any
+        self, lease: Lease, members: Sequence[Member], run: Extend | None, search: InOrder[Member], result: Any
     ) -> Step | None:
         """Return the step that settles what has ended of a run; None if this worker may no longer.
 
@@ -153,24 +193,25 @@ class EntityBatches:
             lease: Under which it ran.
             members: Its commands.
             run: What the server knows of it.
-            found: The outcomes of its first commands.
+            search: It has the outcomes of its first commands.
             result: The end of the calls.
         """
         ends: list[tuple[Started, Done | DeadLetterStep]] = []
         last: tuple[Started, Step] | None = None
-        for each, outcome in zip(members, found, strict=False):
+        if search.is_void and run is not None:
+            return GiveBack(counts=True)  # of the run: the next one is a single command
+        for each, outcome in zip(members, search.found, strict=False):
             step = await self.decide(lease, each.run, outcome)
             if not isinstance(step, Done | DeadLetterStep):
                 last = each.run.started, step
                 break
             ends.append((each.run.started, step))
-        if last is None and type(result) is Interruption:
-            rest = members[len(ends) :]
+        if last is None and len(ends) < len(members):
             interrupted = self._interrupted(members[0].run, result, is_run=run is not None, has_ends=bool(ends))
-            if interrupted is None:
+            if interrupted is None and type(result) is Interruption:
                 return None
-            if rest:
-                last = rest[0].run.started, interrupted
+            if interrupted is not None:
+                last = members[len(ends)].run.started, interrupted
         started, step = last or ends.pop()
         if run is None or not ends:
             return step
@@ -178,12 +219,19 @@ class EntityBatches:
             step.state = None
         return RunStep(run, ends, started, step, members[0].run.changed_state)  # type: ignore[arg-type]
 
-    def _interrupted(self, head: Runnable, result: Interruption, *, is_run: bool, has_ends: bool) -> Step | None:
-        """Return the step of the first command that a call left without an outcome which was ended from outside."""
-        why = head.interrupted
-        if result.thread_runs or (why is not None and why.cause is Cause.LOST):
+    def _interrupted(self, head: Runnable, result: Any, *, is_run: bool, has_ends: bool) -> Step | None:
+        """Return the step of the first command that was left without an outcome by calls which were ended from outside.
+
+        None if this worker may not settle it, or a command that has failed ended the calls.
+        """
+        why, ended = head.interrupted, result if type(result) is Interruption else None
+        if (
+            (ended is None and why is None)
+            or (ended is not None and ended.thread_runs)
+            or (why is not None and why.cause is Cause.LOST)
+        ):
             return None
-        if why is None or result.never_started or result.no_thread:
+        if why is None or (ended is not None and (ended.never_started or ended.no_thread)):
             return GIVE_BACK_UNCOUNTED
         if why.cause is Cause.CANCELLED and has_ends:
             return GIVE_BACK_UNCOUNTED
@@ -192,65 +240,21 @@ class EntityBatches:
         return self.decisions.ended(head, why) if why.by_operator else self.decisions.interrupted(head.started, why.text)
 
 
-class _Wrapped:
-    """A call with middleware around each of its commands: the handler is called once all have got there."""
+async def _alone(proceed: Callable[[], Awaitable[list[Any]]], *_: Any) -> Any:
+    """Call with one command; return its reply or raise its error."""
+    (value,) = await proceed()
+    if isinstance(value, BaseException):
+        raise value
+    return value
 
-    def __init__(self, batches: Batches, around: Callable[[Handling], Handling], members: Sequence[Member]) -> None:
-        self._batches = batches
-        self._around = around
-        self._members = members
-        self._there: dict[Member, asyncio.Future[Any]] = {}
-        self._changed = asyncio.Event()
-        self._is_called = False
 
-    async def outcomes(self) -> Sequence[Any]:
-        """Return the outcome of each command as middleware has left it; raise what the call raised."""
-        loop = asyncio.get_running_loop()
-        tasks = {each: loop.create_task(self._wrap(each)) for each in self._members}
-        for task in tasks.values():
-            task.add_done_callback(lambda _: self._changed.set())
-        try:
-            while any(each not in self._there and not task.done() for each, task in tasks.items()):
-                await self._changed.wait()
-                self._changed.clear()
-            raised = await self._call([each for each, task in tasks.items() if not task.done()])
-            found = await asyncio.gather(*tasks.values(), return_exceptions=True)
-        finally:
-            await end_tasks(list(tasks.values()))
-        if raised is not None and len(found) > 1:
-            raise raised
-        return [Failed(each, each.__traceback__) if isinstance(each, BaseException) else each for each in found]
-
-    async def _wrap(self, member: Member) -> Any:
-        current_command.set(member.running)
-        return await self._around(partial(self._arrive, member))(member.run, member.context)
-
-    async def _arrive(self, member: Member, *_: Any) -> Any:
-        if self._is_called:  # middleware tries again
-            (outcome,) = await self._batches.call(member.run.handler, [member])
-            if isinstance(outcome, Failed):
-                raise outcome.again()
-            return outcome
-        there = self._there[member] = asyncio.get_running_loop().create_future()
-        self._changed.set()
-        return await there
-
-    async def _call(self, members: Sequence[Member]) -> BaseException | None:
-        """Call the handler, and hand its outcomes out; return what it raised."""
-        self._is_called = True
-        if not members:
-            return None
-        try:
-            outcomes = await self._batches.call(members[0].run.handler, members)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - it goes through middleware
-            for each in members:
-                self._there[each].set_exception(error)
-            return error
-        for each, outcome in zip(members, outcomes, strict=True):
-            if isinstance(outcome, Failed):
-                self._there[each].set_exception(outcome.again())
-            else:
-                self._there[each].set_result(outcome)
-        return None
+@contextmanager
+def _unsent(members: Sequence[Member]) -> Generator[None]:
+    """Take back what was sent within a block that raises."""
+    sent = [(each.run.outbox, each.run.outbox.count) for each in members if each.run.outbox is not None]
+    try:
+        yield
+    except BaseException:
+        for outbox, count in sent:
+            outbox.rewind(count)
+        raise

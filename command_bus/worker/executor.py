@@ -113,7 +113,7 @@ class Executor:
         self._in_threads = ThreadRuns(self.threads, worker=self.worker, works=self.works)
         self._loop = asyncio.get_running_loop()
         self.batches = Batches(self.threads, self.contexts, is_full=lambda: not self.slots.admits_caller())
-        self._of_entity = EntityBatches(self.decisions, self.batches, self.side.steps, around, self._member_ended)
+        self._of_entity = EntityBatches(self.decisions, self.batches, self.side, around, self._member_ended, self.bus.middleware)
 
     def begin(self, lease: Lease, started: Started, task: asyncio.Task[Any]) -> Begun:
         """Run what was delivered, in a context of its own and in the current task, as far as it gets without waiting."""
@@ -218,10 +218,13 @@ class Executor:
         if not runs:
             return None
         members = [self._member(lease, each, head) for each in runs]
+        outboxes = [each.run.outbox for each in members if each.run.outbox is not None]
+        for outbox in outboxes:
+            outbox.together = outboxes
         search = self._of_entity.search(lease, members)
         head.begun = members[0].running or self._running(lease, head), self._of_entity.outcomes(members, search)
         result = await self._ran(lease, head, task)
-        return await self._of_entity.settled(lease, members, extended, search.found, result)
+        return await self._of_entity.settled(lease, members, extended, search, result)
 
     def _member(self, lease: Lease, run: Runnable, head: Runnable) -> Member:
         """Return a command of a run, with what its handler knows of it."""
@@ -229,7 +232,7 @@ class Executor:
         running = self._running(lease, run) if run is head or run.handler.wants_context or self._needs_context else None
         if run.handler.wants_context or self._needs_context:
             context, run.outbox = self._context(run), self.bus.sender.outbox(run.envelope.command_id)
-            context.sends_by(run.outbox, None, run.state, partial(self._memory, run, run.outbox), running)
+            context.sends_by(run.outbox, None, run.state, partial(self._memory, run, run.outbox), running, shares_state=True)
         return Member(run, context, running)
 
     async def _member_ended(self, lease: Lease, run: Runnable, outcome: Any) -> Step:

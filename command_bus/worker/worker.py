@@ -23,6 +23,7 @@ from command_bus.handlers.injection import check_wired
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.handling_policy import check_policies
 from command_bus.messages.upcasting import check_upcasters
+from command_bus.middleware import takes_many
 from command_bus.observer import WorkerFigures
 from command_bus.randomness import JITTER, token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
@@ -177,9 +178,12 @@ class Worker:
         async with self._starting:
             await self._start()
 
-    async def _start(self) -> None:
-        if self._parts is not None or self._stopped is not None:
-            raise RuntimeError("a worker is started once: make a new one with bus.worker()")
+    def _check(self) -> None:
+        """Check the handlers, and warn of what will not work as it is meant.
+
+        Raises:
+            RegistrationError: One may not be as it is under these settings.
+        """
         settings = self._bus.session.settings
         for handler in self.registry:
             check_upcasters(handler.message_type)
@@ -192,12 +196,21 @@ class Worker:
                 codec_for(handler.state).prepare()
             codec_for(handler.message_type).prepare()
             reply_codec_for(handler.spec.reply).prepare()
+        if not takes_many(self._bus.middleware) and (
+            alone := [each.spec.name for each in self.registry if each.batch and each.batch.of_entity]
+        ):
+            _log.warning("%s: commands run one by one, because a middleware has `handle` and not `handle_many`", ", ".join(alone))
         for name in self.registry.unhandled():
             _log.warning(
                 "no handler for %s, which is declared: its commands wait for a worker that has one, then are dead-lettered", name
             )
         for stray in unknown_variables(os.environ):
             _log.warning("%s", stray)
+
+    async def _start(self) -> None:
+        if self._parts is not None or self._stopped is not None:
+            raise RuntimeError("a worker is started once: make a new one with bus.worker()")
+        self._check()
         if not self._bus.session.is_open:
             await self._bus.session.open()
             self._stack.push_async_callback(self._bus.session.close)

@@ -3,85 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from command_bus import (
     Command,
-    CommandBus,
     CommandContext,
     CommandFailed,
     CommandRejected,
     EntityId,
     EntityPolicy,
-    EntityState,
     Envelope,
     GiveUp,
     HandlerRegistry,
     Limit,
-    Middleware,
     RegistrationError,
     Reject,
-    RetryPolicy,
     Snooze,
     Unique,
     lanes,
 )
 from tests.conformance.conftest import Sandbox
+from tests.conformance.entity_batches import Append, Calls, Log, registry_of, run
 
 pytestmark = pytest.mark.server
-
-
-class Append(Command[int], entity="log", retry=RetryPolicy(attempts=3, delay=0.01)):
-    log: EntityId
-    n: int
-
-
-class Log(EntityState, entity="log"):
-    last: int = -1
-
-
-class Calls:
-    """The calls of a handler, each with its numbers; those of `bad` make theirs fail, `times` times."""
-
-    def __init__(self) -> None:
-        self.made: list[list[int]] = []
-        self.done: list[int] = []
-        self.bad: set[int] = set()
-        self.times = 1_000
-        self.error: Callable[[], BaseException] = lambda: ValueError("poisoned")
-
-    async def handle(self, commands: Sequence[Append]) -> Sequence[int]:
-        numbers = [each.n for each in commands]
-        self.made.append(numbers)
-        await asyncio.sleep(0)
-        if self.times and self.bad.intersection(numbers):
-            self.times -= 1
-            raise self.error()
-        self.done += numbers
-        return [10 * number for number in numbers]
 
 
 @pytest.fixture
 def calls() -> Calls:
     return Calls()
-
-
-def registry_of(function: Callable[..., Any], **options: Any) -> HandlerRegistry:
-    registry = HandlerRegistry()
-    registry.handles_many(Append, of="entity", **{"size": 8, **options})(function)
-    return registry
-
-
-async def run(bus: CommandBus, count: int, **options: Any) -> list[Any]:
-    """Let commands wait in one line, then run them; return what their callers got."""
-    replies = [asyncio.ensure_future(bus.call(Append(log="a", n=n), timeout=30, **options)) for n in range(count)]
-    while (await bus.stats()).depth < count:
-        await asyncio.sleep(0.01)
-    async with bus.worker(concurrency=4):
-        return await asyncio.gather(*replies, return_exceptions=True)
 
 
 async def test_neighbours_are_one_call_in_their_order_and_each_has_its_reply(sandbox: Sandbox, calls: Calls) -> None:
@@ -257,49 +209,6 @@ async def test_each_context_is_of_its_command(sandbox: Sandbox) -> None:
         async with bus.worker():
             await bus.wait_idle(20)
     assert sorted(mails) == [f"c{n}" for n in range(8) if n != 5], "what a failed call has sent is not sent"
-
-
-async def test_middleware_is_around_each_command(sandbox: Sandbox, calls: Calls) -> None:
-    seen: list[tuple[str, int]] = []
-
-    class Noting(Middleware):
-        async def handle(self, command: Any, context: CommandContext, proceed: Any) -> Any:
-            assert context.entity == "log:a"
-            try:
-                found = await proceed()
-            except ValueError:
-                seen.append(("failed", command.n))
-                raise
-            seen.append(("done", command.n))
-            return found + 1
-
-    calls.bad, calls.times = {3}, 2
-    async with sandbox.bus(registry=registry_of(calls.handle, size=4), middleware=[Noting()]) as bus:
-        assert await run(bus, 4) == [1, 11, 21, 31]
-    failed, done = [("failed", n) for n in range(4)], [("done", n) for n in range(4)]
-    assert seen == [*failed, *done[:2], *failed[2:], *done[2:]]
-
-
-async def test_middleware_that_refuses_one_leaves_the_others_alone(sandbox: Sandbox, calls: Calls) -> None:
-    tries = 0
-
-    class Refusing(Middleware):
-        async def handle(self, command: Any, context: CommandContext, proceed: Any) -> Any:
-            nonlocal tries
-            if command.n == 1:
-                raise Reject("not this one")
-            try:
-                return await proceed()
-            except ValueError:
-                tries += 1
-                return await proceed()
-
-    calls.bad, calls.times = {2}, 1
-    async with sandbox.bus(registry=registry_of(calls.handle, size=4), middleware=[Refusing()]) as bus:
-        replies = await run(bus, 4)
-    assert isinstance(replies.pop(1), CommandRejected)
-    assert replies == [0, 20, 30]
-    assert tries == 3, "middleware may try again: each for itself"
 
 
 async def test_a_cancelled_one_ends_the_call_and_the_others_run_again(sandbox: Sandbox, calls: Calls) -> None:

@@ -29,6 +29,10 @@ client = Client()
 print(client.get("/restock/lamp?pieces=5").json())
 answers = [client.get("/order/lamp", headers={"Idempotency-Key": "o-1"}) for _ in range(2)]
 print([answer.status_code for answer in answers])
+import time
+from command_bus.sql.django.models import CommandOutbox
+while CommandOutbox.objects.exists():
+    time.sleep(0.05)
 print(client.get("/restock/lamp?pieces=1").json())
 print(client.get("/count/lamp").json())
 refused = client.get("/restock/lamp?pieces=101")
@@ -76,23 +80,33 @@ def test_django_finds_nothing_wrong(project: Path, environment: dict[str, str]) 
     "worker", [("django", "run_worker"), ("command_bus", "worker", "shop.bus:make_bus")], ids=lambda words: words[0]
 )
 def test_views_and_worker(project: Path, environment: dict[str, str], worker: tuple[str, ...]) -> None:
+    run([sys.executable, "-m", "django", "migrate", "--verbosity", "0"], project, environment)
+    relaying = [sys.executable, "-m", "command_bus", "outbox", "relay", "--namespace", "shop", "--keep", "0.1"]
+    relay = subprocess.Popen(relaying, cwd=project, env={**environment, "COMMAND_BUS_DATABASE": "sqlite:///shop.sqlite3"})
     running = subprocess.Popen([sys.executable, "-m", *worker], cwd=project, env=environment)
     try:
         visit = [sys.executable, "-c", _VISIT]
         done = subprocess.run(visit, cwd=project, env=environment, capture_output=True, text=True, timeout=50, check=False)
     finally:
+        relay.send_signal(signal.SIGINT)
         running.send_signal(signal.SIGTERM)
-        code = running.wait(20)
+        code, relayed = running.wait(20), relay.wait(20)
     *visits, letter = done.stdout.splitlines() or [""]
     assert visits == ["{'stock': 5}", "[202, 202]", "{'stock': 7}", "{'stock': 7}", "409 {'code': 'too_many'}"], done.stderr
     assert letter.endswith(": Restock of article:sofa, invalid"), letter
-    assert code == 0
+    assert (code, relayed) == (0, 0)
+
+
+def run(command: list[str], project: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
 def test_the_test_that_is_shown(project: Path, environment: dict[str, str]) -> None:
     installed = any(point.value == "command_bus.testing.plugin" for point in entry_points(group="pytest11"))
     plugin = [] if installed else ["-p", "command_bus.testing.plugin"]
+    run([sys.executable, "-m", "django", "migrate", "--verbosity", "0"], project, environment)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, "test_shop.py"]
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=50, check=False)
     assert "2 passed" in done.stdout, done.stdout + done.stderr

@@ -30,7 +30,7 @@ NEEDS = {
     "structure.md": ("fastapi",),
     "observability.md": ("prometheus_client", "opentelemetry.sdk"),
 }
-UNINSTALLED = {"aes_gcm.py": "cryptography"}
+UNINSTALLED = {"aes_gcm.py": "cryptography", "migrations/versions/0007_outbox.py": "alembic"}
 """Files that are only compiled where a package is missing that the set-up does not bring."""
 
 _TEST_CLIENT = "ignore:Using `httpx` with `starlette.testclient` is deprecated"

@@ -42,7 +42,7 @@ __all__ = [
 NAMESPACE = "shop"
 
 
-ROLES: tuple[Role, ...] = ("producer", "worker", "operator", "gateway", "pipeline", "owner")
+ROLES: tuple[Role, ...] = ("producer", "worker", "operator", "gateway", "pipeline", "relay", "owner")
 
 
 # By the client library, for appendfsync, and BLMPOP in lines for 6.2, which does not know it; a refusal is taken. 6.2 names no subcommands.

@@ -35,6 +35,7 @@ from command_bus.spark.target import Target, connection_to
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.task_results import RowReject
 from command_bus.transport.ports.bulk import Opening, Version
+from command_bus.transport.ports.sender import Placed
 from command_bus.transport.redis.acl import Role, acl_lines
 from tests.conformance.conftest import Starter
 from tests.conformance.harness import side_of
@@ -412,6 +413,26 @@ async def test_a_pipeline_loads_dispatches_and_reads_their_outcomes(place: Place
         assert await read()
         await asyncio.to_thread(connection_to(target).close)
     assert await place.denied() == []
+
+
+async def test_a_relay_takes_from_an_outbox(place: Place) -> None:
+    async with place.bus("worker") as workers, workers.worker(), place.bus("relay") as relay:
+        outboxes, builder = relay.session.transport.outboxes, relay.sender.builder
+        await relay.dispatch(Work(line="a", number=0))  # agrees on the type
+        expected = (await outboxes.look("default", 0)).value
+        for number in range(1, 4):
+            rows = [(number, builder.build(builder.outgoing(Work(line="a", number=number), {"command_id": f"r{number}"})))]
+            placed = await outboxes.place("default", 0, expected, f"token{number}", rows, [number - 1])
+            assert isinstance(placed, Placed)
+            expected = placed.value
+        assert (await outboxes.look("default", 0)).rows == {3}
+        await relay.dispatch(Work(line="a", number=4), delay=0.01)
+        await until(lambda: settled(workers, 5))
+    assert await place.denied() == []
+
+
+async def settled(bus: CommandBus, count: int) -> bool:
+    return (await bus.stats()).settled >= count
 
 
 @pytest.mark.parametrize(

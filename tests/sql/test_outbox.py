@@ -185,6 +185,7 @@ class Writers:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.promise("An outbox sends what commits, once, in order")
 async def test_commits_of_many_writers_are_sent_in_their_order(server_stage: Stage, server: EmbeddedServer) -> None:
     shop = Shop(server_stage, server, shards=2)
     async with shop.bus, shop.relay(poll=0.001) as relay, shop.bus.worker():

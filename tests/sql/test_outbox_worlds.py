@@ -131,8 +131,8 @@ class World:
         for _ in range(60):
             self.clock += 1.0
             await self.round()
-        for each in self.late:  # a day later
-            await each()
+        for late in self.late:  # a day later
+            await late()
         await self.relays[0]._connection.close()
 
     def accepted(self, entity: str) -> list[str]:
@@ -168,6 +168,7 @@ async def world(seed: int, path: Path, *, loses: bool) -> AsyncIterator[World]:
     await engine.dispose()
 
 
+@pytest.mark.promise("An outbox sends what commits, once, in order")
 @pytest.mark.parametrize("loses", [False, True])
 @pytest.mark.parametrize("first", quick(range(0, 400, 20), [0]))
 async def test_each_committed_row_is_accepted_once_in_order(

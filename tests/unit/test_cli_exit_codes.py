@@ -65,6 +65,11 @@ WORDS = {
     "limits remove": ("shopify",),
     "limits release": ("shopify",),
     "serve": ("--tokens", "tokens.toml"),
+    "outbox relay": ("--database", "sqlite://"),
+    "outbox status": ("--database", "sqlite://"),
+    "outbox list": ("--database", "sqlite://"),
+    "outbox retry": ("1", "--database", "sqlite://"),
+    "outbox discard": ("1", "--database", "sqlite://"),
 }
 
 
@@ -80,7 +85,9 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 COMMANDS = dict(commands())
 OPERATORS = [name for name in COMMANDS if name not in ("worker", "dev")]
-OF_A_SERVER = [name for name in OPERATORS if name not in ("forget", "password", "token")]  # a folder is deleted, or a hash made
+OF_A_DATABASE = [name for name in OPERATORS if name.startswith("outbox ") and name != "outbox relay"]
+OF_A_SERVER = [name for name in OPERATORS if name not in ("forget", "password", "token", *OF_A_DATABASE)]
+"""Without those that delete a folder, make a hash, or ask a database."""
 
 
 def ended(*words: str) -> int:

@@ -69,7 +69,7 @@ def relay(
 
             return outbox_admin.relay(bus, database, told, name=name, keep=keep, poll=poll)
 
-        run_until_interrupted(target, relaying)
+        run_until_interrupted(target, relaying, may_begin=True)
 
 
 @outbox.command("ddl", short_help="Print the statements that make the tables.")

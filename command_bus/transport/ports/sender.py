@@ -117,7 +117,7 @@ class Outboxes(Protocol):
 
         Args:
             name: What the outbox is called.
-            shard: Where all of these commands go.
+            shard: Number of the one to which all of these commands go.
             expected: The state as it was answered last.
             token: Random, one for this request and its repeats.
             rows: Ids of rows and their commands, none with a unique key.

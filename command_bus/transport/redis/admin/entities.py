@@ -222,6 +222,7 @@ def surveyed(
         flow_of_entity(fields, stored_text(head)),
         snoozes.times,
         fields.failure_of(stored_text(head)),
+        fields.last_running if fields.is_held else "",
     )
 
 
