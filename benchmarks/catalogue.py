@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.case import Case
-from benchmarks.cases import call, dashboard, dispatch, drain, durable, gateway, growth, inbox, limits, line, memory, times
+from benchmarks.cases import (
+    call,
+    dashboard,
+    dispatch,
+    drain,
+    durable,
+    gateway,
+    growth,
+    inbox,
+    limits,
+    line,
+    memory,
+    outbox,
+    times,
+)
 from benchmarks.floor import ALL as FLOOR
 from benchmarks.peers.cases import cases_of
 from benchmarks.peers.durable import POSTGRES
@@ -26,6 +40,7 @@ GROUPS = (
     "dashboard",
     "gateway",
     "inbox",
+    "outbox",
     "growth",
     "floor",
     "peers",
@@ -49,6 +64,7 @@ def catalogue() -> list[Case]:
         *dashboard.ALL,
         *gateway.ALL,
         *inbox.ALL,
+        *outbox.ALL,
         *FLOOR,
         *growth.ALL,
     ]

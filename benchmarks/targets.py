@@ -41,6 +41,8 @@ _CALL_OVER_HTTP = "gateway, call, 1 in flight"
 _ONCE, _BARE = "inbox, an UPDATE in once", "inbox, a bare UPDATE"
 _ALONE, _IN_BATCHES = "drain, one entity", "drain, one entity, in batches"
 _MANY_IN_BATCHES = "drain, 1,000 entities, in batches"
+_RELAYED, _LOOP = "outbox, a backlog is relayed", "outbox, a loop of SELECT, XADD, DELETE"
+_ADDING, _INSERTING = "outbox, a transaction with an add", "outbox, a transaction with an INSERT"
 _INBOX_BATCH, _INBOX_SINGLE = "inbox, batches of 500 INSERTs", "inbox, single INSERTs in once"
 
 
@@ -183,6 +185,8 @@ _AHEAD: tuple[Target, ...] = (
     _all_of(_ONCE, _multiple(_ONCE, 0.5, "a bare UPDATE", _of(_BARE))),
     _all_of(_IN_BATCHES, _multiple(_IN_BATCHES, 10, "one at a time", _of(_ALONE))),
     _all_of(_MANY_IN_BATCHES, _multiple(_MANY_IN_BATCHES, 3, "one at a time", _of(_SHARED))),
+    _all_of(_RELAYED, _rate(_RELAYED, 10_000), _multiple(_RELAYED, 0.5, "the loop", _of(_LOOP))),
+    _all_of(_ADDING, _multiple(_ADDING, 0.65, "with an INSERT alone", _of(_INSERTING))),
     _all_of(_INBOX_BATCH, _multiple(_INBOX_BATCH, 10, "single ones", _of(_INBOX_SINGLE))),
 )
 

