@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Set up what a command of this repository needs, then run it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | demo-shops | demo-checkout | test | test-all | test-pythons |
-                             bench | bench-all | bench-spark | proofs | chaos | simulate | mutants | fuzz | docs | check | format |
+    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | demo-shops | demo-checkout | demo-ledger | test | test-all |
+                             test-pythons | bench | bench-all | bench-spark | proofs | chaos | simulate | mutants | fuzz | docs | check | format |
                              setup | lock | clean   [arguments]
 
 Any Python of 3.11 or later will do, and only its standard library is used. The first run makes `.venv` (by `uv` if there is one,
@@ -311,6 +311,11 @@ def demo_checkout(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "examples.checkout", *arguments])
 
 
+def demo_ledger(arguments: list[str]) -> None:
+    set_up(BASE)
+    become([str(PYTHON), "-m", "examples.ledger", *arguments])
+
+
 def bench(arguments: list[str]) -> None:
     """Measure, on an interpreter that is built with a profile where there is one: what others are measured on, and run in production."""
     faster = None if "SETUP_VENV" in os.environ else pythons.faster()
@@ -478,6 +483,7 @@ COMMANDS = {
     "demo-stream": demo_stream,
     "demo-shops": demo_shops,
     "demo-checkout": demo_checkout,
+    "demo-ledger": demo_ledger,
     "test": test,
     "test-all": test_all,
     "test-pythons": test_pythons,

@@ -1,0 +1,56 @@
+"""Transfers between accounts through outbox, bus and inbox: the exit code is 0 if everything took effect as it must, 1 if anything is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from redis.exceptions import RedisError
+from rich.console import Console
+
+from command_bus import CommandBusError
+from examples.flights.fleet import WorkerEnded
+from examples.flights.stage import Stalled
+from examples.flights.verdict import print_verdict
+from examples.ledger.run import Options, run
+
+__all__ = ["main"]
+
+_OUT = Path(__file__).parent / "out"
+
+
+def _options(words: list[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="python -m examples.ledger", description=__doc__)
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="for which transfers are written (default: %(default)s)"
+    )
+    parser.add_argument("--period", type=float, default=1.0, metavar="S", help="seconds between two kills (default: %(default)s)")
+    parser.add_argument("--url", help="the server (default: COMMAND_BUS_URL, REDIS_URL, else an embedded one)")
+    parser.add_argument("--database", help="a PostgreSQL, as postgresql+psycopg://… (default: one is started)")
+    parser.add_argument("--out", type=Path, default=_OUT, metavar="DIR", help="where logs go (default: examples/ledger/out)")
+    return Options(**vars(parser.parse_args(words)))
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the example and print the result."""
+    options = _options(words)
+    console = Console(highlight=False)
+    try:
+        result = asyncio.run(run(options, console))
+    except (CommandBusError, RedisError, Stalled, WorkerEnded) as error:
+        console.print(f"[bold red]{type(error).__name__}[/]: ", end="")
+        console.print(str(error), markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("[yellow]interrupted; the processes are stopped and the run's keys removed[/]")
+        return 130
+    print_verdict(console, result.checks)
+    console.print(f"{result.seconds:.1f} s, {result.killed} processes killed; {result.server}")
+    console.print("[bold green]Everything agrees.[/]" if result.right else "[bold red]Something is wrong, see above.[/]")
+    return 0 if result.right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
