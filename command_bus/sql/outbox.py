@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any, Unpack
 
 from sqlalchemy import Connection, Insert, insert
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 from command_bus.bus import CommandBus
 from command_bus.clock import wall_ms
@@ -22,6 +22,7 @@ from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sql.outbox_table import OUTBOX, OutboxRow
 from command_bus.sync.bus import SyncCommandBus
 
+_MOST = 4_000
 _ADDED = "INSERT INTO command_outbox ({}) VALUES ({})"
 
 
@@ -41,7 +42,7 @@ class Outbox:
         A delay counts from now, an expiry from its acceptance by the bus.
 
         Args:
-            database: A `Session`, `AsyncSession` or `Connection` of SQLAlchemy, or a connection of Django in `atomic`.
+            database: A `Session`, `AsyncSession` (or a scoped one) or `Connection` of SQLAlchemy, or a connection of Django in `atomic`.
             command: To be sent.
             options: As of `dispatch`, but for `unique`.
 
@@ -50,7 +51,7 @@ class Outbox:
             WrongTransaction: It is no such session, or a connection of Django that is not in `atomic`.
         """
         values = self._values(self._builder.outgoing(command, options))
-        if isinstance(database, Session | AsyncSession):
+        if isinstance(database, Session | AsyncSession | scoped_session | async_scoped_session):
             database.add(OutboxRow(**values))
         elif isinstance(database, Connection):
             database.execute(insert(OUTBOX), values)
@@ -69,11 +70,13 @@ class Outbox:
         """Return a statement that adds commands, in their order, for a connection or session of SQLAlchemy.
 
         Raises:
-            InvalidCommand: A command or an option is not what it may be, or there is none.
+            InvalidCommand: A command or an option is not what it may be, there is none, or there are more than 4,000.
         """
         rows = [self._values(self._builder.of_item(each)) for each in commands]
-        if not rows:
-            raise InvalidCommand("no command: insert takes at least one")
+        if not 1 <= len(rows) <= _MOST:
+            raise InvalidCommand(
+                f"{len(rows):,} commands: it takes 1 to {_MOST:,} at a time, as databases limit the values of a statement"
+            )
         return insert(OUTBOX).values(rows)
 
     def _values(self, out: OutgoingMessage) -> dict[str, Any]:

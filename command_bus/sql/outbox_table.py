@@ -107,13 +107,17 @@ _COLUMNS = "id, mailbox, command_id, digest, envelope, flow, due_ms"
 _NUMBER = {"postgresql": "n", "sqlite": "id"}
 
 
-def rows_behind(dialect: str, floor: int, most: int) -> Statement:
-    """Return what reads rows with higher numbers: number, id and the rest."""
-    number = _NUMBER[dialect]
-    sql = (
-        f"SELECT {number}, {_COLUMNS} FROM command_outbox WHERE {number} > :floor AND error IS NULL ORDER BY {number} LIMIT :most"  # noqa: S608 - nothing is put in but what stands here
-    )
-    return sql, {"floor": floor, "most": most}
+def rows_behind(dialect: str, floor: int, most: int, without: Sequence[str] = ()) -> Statement:
+    """Return what reads rows with higher numbers: number, id and the rest; not those of some mailboxes."""
+    number, others = _NUMBER[dialect], ""
+    values: dict[str, Any] = {"floor": floor, "most": most}
+    if without and dialect == "postgresql":
+        others, values = " AND mailbox <> ALL(CAST(:without AS text[]))", {**values, "without": list(without)}
+    elif without:
+        marks = ", ".join(f":m{at}" for at in range(len(without)))
+        others, values = f" AND mailbox NOT IN ({marks})", {**values, **{f"m{at}": name for at, name in enumerate(without)}}
+    sql = f"SELECT {number}, {_COLUMNS} FROM command_outbox WHERE {number} > :floor AND error IS NULL{others} ORDER BY {number} LIMIT :most"  # noqa: S608 - nothing is put in but what stands here
+    return sql, values
 
 
 def _of(dialect: str, ids: Sequence[int], what: str, **values: Any) -> Statement:
@@ -125,13 +129,19 @@ def _of(dialect: str, ids: Sequence[int], what: str, **values: Any) -> Statement
 
 
 def still_there(dialect: str, ids: Sequence[int]) -> Statement:
-    """Return what finds which of these rows there are."""
-    return _of(dialect, ids, "SELECT id FROM command_outbox WHERE {}")
+    """Return what finds which of these rows there are, with their command ids."""
+    return _of(dialect, ids, "SELECT id, command_id FROM command_outbox WHERE {}")
 
 
-def deleting(dialect: str, ids: Sequence[int]) -> Statement:
-    """Return what deletes rows, and returns their ids."""
-    return _of(dialect, ids, "DELETE FROM command_outbox WHERE {} RETURNING id")
+def deleting(dialect: str, rows: Sequence[tuple[int, str]]) -> Statement:
+    """Return what deletes rows, and returns their ids: of a table that was made anew the ids alone may be those of other commands."""
+    ids, names = [row for row, _ in rows], [name for _, name in rows]
+    if dialect == "postgresql":
+        these = "SELECT * FROM unnest(CAST(:ids AS bigint[]), CAST(:names AS text[]))"
+        return f"DELETE FROM command_outbox WHERE (id, command_id) IN ({these}) RETURNING id", {"ids": ids, "names": names}  # noqa: S608 - as above
+    marks = ", ".join(f"(:i{at}, :n{at})" for at in range(len(rows)))
+    values: dict[str, Any] = {f"i{at}": row for at, row in enumerate(ids)} | {f"n{at}": name for at, name in enumerate(names)}
+    return f"DELETE FROM command_outbox WHERE (id, command_id) IN (VALUES {marks}) RETURNING id", values  # noqa: S608 - as above
 
 
 def setting_aside(dialect: str, row: int, error: str) -> Statement:
@@ -159,8 +169,13 @@ def discarding(dialect: str, row: int) -> Statement:
     return _of(dialect, [row], "DELETE FROM command_outbox WHERE {} AND error IS NOT NULL RETURNING id")
 
 
-LOCK = f"SELECT pg_try_advisory_lock({_RELAY_LOCKS}, hashtext(:name))"
-"""Returns whether this session is the one that relays."""
+LOCK = (
+    f"SELECT pg_try_advisory_lock({_RELAY_LOCKS}, "
+    "hashtext(:name || ' ' || CAST(CAST(to_regclass('command_outbox') AS oid) AS text)))"
+)
+"""Returns whether this session is the one that relays this table."""
+SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+"""Lets all that is read until `COMMIT` be of one moment."""
 OLDEST_RUNNING = "SELECT txid_snapshot_xmin(txid_current_snapshot())"
 """Returns an id of a transaction: those below it have ended."""
 NOW_RUNNING = "SELECT txid_current()"

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from command_bus.bus import CommandBus
 from command_bus.clock import mono
-from command_bus.errors import CommandBusError, InvalidSettings, OutboxMissing
+from command_bus.errors import CommandBusError, InvalidSettings, OutboxMissing, TooManyEntityTypes
 from command_bus.randomness import JITTER, token
 from command_bus.serialization.envelope import names_of
 from command_bus.serialization.limits import printable
@@ -33,6 +35,7 @@ from command_bus.sql.outbox_table import (
     NOW_RUNNING,
     NUMBER_REST,
     OLDEST_RUNNING,
+    SNAPSHOT,
     TRIGGER,
     deleting,
     rows_behind,
@@ -47,17 +50,27 @@ from command_bus.transport.submissions import NO_DIGEST, Admission, Submission
 
 _log = logging.getLogger("command_bus.outbox")
 _PAGE = 500
-_MOST_BYTES = 1024 * 1024
+_MOST_BYTES, _MOST_READ = 1024 * 1024, 8 * 1024 * 1024
+"""Bytes of a request to the bus, and of a page of rows, about."""
 _MOST_TAKEN = 20_000
 """Rows that are taken and not deleted yet, at most: then the relay waits for its deletes."""
 _MOST_APART = 1_000
-"""Rows of mailboxes that take none at the moment, at most: then the others wait, too."""
+"""Rows of mailboxes that take none at the moment, at most: then no more rows of these are read."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 _NUMBERS_EVERY = 60.0
 _STANDBY = 1.0
+_SILENT = 30.0
+"""Seconds without an answer after which a connection of the database is given up."""
 _CLEARED = 2_000
-_text = cache(text)
 _SENT = (Admission.ACCEPTED, Admission.DUPLICATE)
+_text = cache(text)
+_Place = tuple[int, str]
+"""Row id and command id."""
+
+
+def _key(row: int, command_id: str) -> str:
+    """Return what a row is noted by. Its id alone comes again where a table is made anew, or in another database."""
+    return f"{row}:{blake2b(command_id.encode(), digest_size=8).hexdigest()}"
 
 
 class _Stale(Exception):
@@ -69,16 +82,17 @@ class _Shard:
     """The knowledge of one relay about the outbox in a shard.
 
     Attributes:
-        value: The state that the next request must expect; None before the first look.
+        value: The state that the next request must expect.
         taken: Rows that were accepted, with the local time of the answer, the oldest first.
-        deleted: Rows that are deleted in the database, and still noted in the shard.
+        unconfirmed: Rows that were accepted, and that too few replicas have.
+        deleted: Keys of rows that are deleted in the database, and still noted in the shard.
         asked_at: When the last request was sent that had the answer of this relay.
     """
 
-    value: str | None = None
-    taken: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
-    unconfirmed: list[int] = field(default_factory=list[int])
-    deleted: list[int] = field(default_factory=list[int])
+    value: str
+    taken: deque[tuple[float, _Place]] = field(default_factory=deque[tuple[float, _Place]])
+    unconfirmed: list[_Place] = field(default_factory=list[_Place])
+    deleted: list[str] = field(default_factory=list[str])
     asked_at: float = 0.0
 
 
@@ -106,7 +120,7 @@ class OutboxRelay:
         bus: Open while this runs. Its settings must name the same mailboxes as those of who adds.
         engine: Of the database.
         name: Of this outbox, where several databases have one for the same bus.
-        keep: Seconds for which a row outlives its acceptance. What the server loses within them is sent again.
+        keep: Seconds for which a row outlives its acceptance. What the server loses within them is sent again. At most 20,000 rows are kept so.
         poll: Seconds between looks while nothing comes.
 
     Attributes:
@@ -114,35 +128,42 @@ class OutboxRelay:
         again: Rows that this relay had sent, and that the server has lost.
 
     Raises:
-        InvalidSettings: A number or the name is not what it may be, or the database is neither PostgreSQL nor SQLite.
+        InvalidSettings: A number or the name is not what it may be, or the database is neither PostgreSQL nor SQLite in a file.
     """
 
     def __init__(
         self, bus: CommandBus, engine: AsyncEngine, *, name: str = "default", keep: float = 5.0, poll: float = 0.02
     ) -> None:
-        if engine.dialect.name not in ("postgresql", "sqlite"):
-            raise InvalidSettings(f"an outbox is in PostgreSQL or SQLite, not in {engine.dialect.name}")
+        self._dialect = engine.dialect.name
+        if self._dialect not in ("postgresql", "sqlite"):
+            raise InvalidSettings(f"an outbox is in PostgreSQL or SQLite, not in {self._dialect}")
+        if self._dialect == "sqlite" and engine.url.database in (None, "", ":memory:"):
+            raise InvalidSettings(
+                "an outbox in SQLite is in a file: in memory, relay and transactions would share one connection"
+            )
         if not name.isidentifier() or not 0 <= keep <= 3600 or not 0.001 <= poll <= 60:
             raise InvalidSettings(
                 f"OutboxRelay(name={name!r}, keep={keep!r}, poll={poll!r}): a word; 0 to 3,600 seconds; 0.001 to 60 seconds"
             )
         self._bus, self._engine, self._name, self._keep, self._poll = bus, engine, name, keep, poll
-        self._dialect = engine.dialect.name
         self._is_numbered = self._dialect == "postgresql"
         self.sent = self.again = 0
         self._task: asyncio.Task[None] | None = None
         self._connection: AsyncConnection
         self._is_rested = asyncio.Event()
+        self._was_checked = False
+        self._page = self._asked = _PAGE // 10
         self._forget()
 
     def _forget(self) -> None:
         """Know nothing, as at the beginning."""
         self._shards: list[_Shard] = []
-        self._taken: set[int] = set()
+        self._taken: set[str] = set()
         self._apart: dict[str, _Waiting] = {}
         self._floor = 0
         self._raise: tuple[int, int] | None = None
         self._numbered_at = 0.0
+        self._is_locked = False
 
     async def __aenter__(self) -> Self:
         async with self._engine.connect() as connection:
@@ -162,19 +183,20 @@ class OutboxRelay:
         """Wait until all that was committed before is sent; what is set aside, and what waits for a full entity, excepted.
 
         Raises:
-            TimeoutError: That took longer.
+            TimeoutError: That took longer, or another relay works.
             CommandBusError: The relay has ended by an error.
         """
-        for _ in range(2):  # the look that goes on may have begun before the commit
-            self._is_rested.clear()
-            rested = asyncio.ensure_future(self._is_rested.wait())
-            tasks = {rested} if self._task is None else {rested, self._task}
-            done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            await end_tasks([rested])
-            if self._task in done and self._task is not None:
-                self._task.result()
-            if rested not in done:
-                raise TimeoutError("the outbox is not drained in time")
+        async with asyncio.timeout(timeout):
+            for _ in range(2):  # the look that goes on may have begun before the commit
+                self._is_rested.clear()
+                rested = asyncio.ensure_future(self._is_rested.wait())
+                tasks: set[asyncio.Future[Any]] = {rested} if self._task is None else {rested, self._task}
+                try:
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await end_tasks([rested])
+                if self._task is not None and self._task.done():
+                    self._task.result()
 
     async def run(self) -> None:
         """Relay until this is cancelled.
@@ -185,44 +207,59 @@ class OutboxRelay:
         """
         wait = _FIRST_WAIT
         while True:
+            self._forget()
             try:
                 async with self._engine.connect() as connection:
                     self._connection = await connection.execution_options(isolation_level="AUTOCOMMIT")
-                    await self._check()
-                    while not await self._is_first():
-                        self._is_rested.set()
-                        await asyncio.sleep(_STANDBY)
-                    while True:
-                        try:
-                            is_idle = await self._round()
-                        except _Stale:
-                            self._forget()
-                            await asyncio.sleep(self._keep * JITTER.uniform(0.1, 1.0) if not await self._is_first() else 0)
-                            continue
-                        wait = _FIRST_WAIT
-                        if is_idle:
-                            self._is_rested.set()
-                            await asyncio.sleep(self._poll)
-            except (InvalidSettings, OutboxMissing):
+                    try:
+                        await self._check()
+                        while True:
+                            await self._relay()
+                            wait = _FIRST_WAIT
+                    finally:
+                        if self._is_numbered:  # a pool would keep it, with the lock
+                            await connection.invalidate()
+            except (InvalidSettings, OutboxMissing) as error:
+                _log.error("the outbox %s is not relayed any more: %s", self._name, error.message)
                 raise
             except (SQLAlchemyError, OSError, CommandBusError) as error:
-                _log.warning("the outbox %s waits %.1f s: %s", self._name, wait, printable(str(error).partition("\n")[0]))
-                self._forget()  # the lock is gone with the connection
+                why = str(error).partition("\n")[0] or type(error).__name__
+                _log.warning("the outbox %s waits %.1f s: %s", self._name, wait, printable(why))
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def _relay(self) -> None:
+        """Do a round if this is the relay that works, and wait if there was nothing to do."""
+        if not await self._is_first():
+            await asyncio.sleep(_STANDBY)
+            return
+        try:
+            is_idle = await self._round()
+        except _Stale:
+            is_locked = self._is_locked
+            self._forget()
+            self._is_locked = is_locked
+            await asyncio.sleep(0 if is_locked else _STANDBY * JITTER.uniform(0.1, 1.0))
+            return
+        if is_idle:
+            self._is_rested.set()
+            await asyncio.sleep(self._poll)
 
     # The database.
 
     async def _ask(self, statement: Statement | str, **values: Any) -> Sequence[Row[Any]]:
         sql, given = statement if isinstance(statement, tuple) else (statement, values)
-        return (await self._connection.execute(_text(sql), given)).all()
+        async with asyncio.timeout(_SILENT):
+            found = await self._connection.execute(_text(sql), given)
+            return found.all() if found.returns_rows else []
 
     async def _check(self) -> None:
         try:
             await self._ask(rows_behind(self._dialect, 0, 1))
-            has_trigger = not self._is_numbered or (await self._ask(TRIGGER))[0][0] == 1
+            # Later it may be off for a load: those rows are numbered all the same.
+            has_trigger = self._was_checked or not self._is_numbered or (await self._ask(TRIGGER))[0][0] == 1
         except SQLAlchemyError as error:
-            if "command_outbox" not in str(error).partition("\n")[0]:
+            if not re.search("no such table|does not exist", str(error).partition("\n")[0]):
                 raise
             has_trigger = False
         if not has_trigger:
@@ -230,28 +267,33 @@ class OutboxRelay:
                 "the database has no table command_outbox whose rows are numbered: run what `command-bus outbox ddl` prints, or "
                 "command_bus.sql.metadata.create_all"
             )
+        self._was_checked = True
 
     async def _is_first(self) -> bool:
         """Return whether this is the relay that works. That saves work; nothing depends on it."""
-        return not self._is_numbered or bool((await self._ask(LOCK, name=self._name))[0][0])
+        if self._is_numbered and not self._is_locked:
+            self._is_locked = bool((await self._ask(LOCK, name=f"{self._bus.settings.namespace}:{self._name}"))[0][0])
+        return self._is_locked or not self._is_numbered
 
-    async def _look(self) -> list[Row[Any]]:
+    async def _look(self, due: Sequence[Row[Any]], without: Sequence[str]) -> list[Row[Any]]:
         """Return rows that are not taken and do not wait apart, in the order of their commits.
 
         A row may become visible behind others with higher numbers, of other mailboxes. So the look begins at a floor below which all is known: the
-        highest number of an earlier look, once all transactions have ended that had begun to write by then.
+        highest number of an earlier look, once all transactions have ended that had begun to write by then. All pages of a look are of one moment,
+        else a page could show a row of a mailbox whose row before was not there yet.
+
+        Args:
+            due: Rows that are known.
+            without: Mailboxes whose rows are left for later; then the floor stays.
         """
         ended = (await self._ask(OLDEST_RUNNING))[0][0] if self._raise is not None and self._is_numbered else 0
-        apart = {row.id for each in self._apart.values() for row in each.rows}
-        fresh: list[Row[Any]] = []
-        reached = self._floor
-        while len(fresh) < _PAGE:
-            page = await self._ask(rows_behind(self._dialect, reached, _PAGE))
-            fresh += [row for row in page if row.id not in self._taken and row.id not in apart]
-            if page:
-                reached = page[-1][0]
-            if len(page) < _PAGE:
-                break
+        known = {row.id for each in self._apart.values() for row in each.rows} | {row.id for row in due}
+        page = await self._read(self._floor, without)
+        fresh, reached, is_whole = self._fresh(page, known), page[-1][0] if page else self._floor, len(page) < self._asked
+        if not is_whole and len(fresh) < len(page):
+            fresh, reached, is_whole = await self._read_further(known, without)
+        if without:
+            return fresh
         if self._raise is not None and self._raise[1] < ended and reached >= self._raise[0]:
             self._floor, self._raise = self._raise[0], None
         if not self._is_numbered:
@@ -259,6 +301,30 @@ class OutboxRelay:
         elif self._raise is None and reached > self._floor:
             self._raise = reached, (await self._ask(NOW_RUNNING))[0][0]
         return fresh
+
+    async def _read_further(self, known: set[int], without: Sequence[str]) -> tuple[list[Row[Any]], int, bool]:
+        """Read pages from the floor on until there is a page of rows that are not known; return also the last number, and whether that is the end."""
+        fresh, reached, is_whole = list[Row[Any]](), self._floor, False
+        if self._is_numbered:
+            await self._ask(SNAPSHOT)
+        while not is_whole and len(fresh) < self._page:
+            page = await self._read(reached, without)
+            fresh += self._fresh(page, known)
+            reached, is_whole = page[-1][0] if page else reached, len(page) < self._asked
+        if self._is_numbered:
+            await self._ask("COMMIT")
+        return fresh, reached, is_whole
+
+    async def _read(self, floor: int, without: Sequence[str]) -> Sequence[Row[Any]]:
+        """Return a page of rows, of some megabytes at most once their size is known."""
+        self._asked = self._page
+        page = await self._ask(rows_behind(self._dialect, floor, self._asked, without))
+        size = sum([len(row.envelope) for row in page])
+        self._page = max(1, min(_PAGE, 2 * self._asked, _MOST_READ * max(len(page), 1) // max(size, 1)))
+        return page
+
+    def _fresh(self, page: Sequence[Row[Any]], known: set[int]) -> list[Row[Any]]:
+        return [row for row in page if row.id not in known and _key(row.id, row.command_id) not in self._taken]
 
     # The bus.
 
@@ -270,26 +336,28 @@ class OutboxRelay:
             self._numbered_at = mono()
             if found := await self._ask(NUMBER_REST):
                 _log.warning("the outbox %s: %d rows were added without their trigger, numbered now", self._name, len(found))
-        is_full = len(self._taken) >= _MOST_TAKEN or sum(len(each.rows) for each in self._apart.values()) >= _MOST_APART
-        rows = [*self._due(), *([] if is_full else await self._look())]
+        is_crowded = sum(len(each.rows) for each in self._apart.values()) >= _MOST_APART
+        without = [mailbox for mailbox, each in self._apart.items() if each.rows] if is_crowded else []
+        rows, is_full = self._due(), len(self._taken) >= _MOST_TAKEN
+        if not is_full:
+            rows += await self._look(rows, without)
         for shard in range(len(self._shards)):
             await self._place_all(shard, [row for row in rows if self._bus.session.transport.shard_of(row.mailbox) == shard])
         deleted = [await self._delete(number, shard) for number, shard in enumerate(self._shards)]
-        return not rows and not any(deleted)
+        return not rows and not any(deleted) and not is_full
 
     async def _begin(self) -> None:
         transport = self._bus.session.transport
         found = [await transport.outboxes.look(self._name, shard) for shard in range(transport.shards)]
-        now = mono()
-        self._shards = [_Shard(each.value, deque((now, row) for row in sorted(each.rows))) for each in found]
-        self._taken = {row for each in found for row in each.rows}
-        for shard in self._shards:
-            rows = [row for _, row in shard.taken]
-            there: set[int] = set()
-            for at in range(0, len(rows), _PAGE):
-                there |= {row[0] for row in await self._ask(still_there(self._dialect, rows[at : at + _PAGE]))}
-            shard.deleted = [row for row in rows if row not in there]
-            shard.taken = deque((at, row) for at, row in shard.taken if row in there)
+        now, shards = mono(), [_Shard(each.value) for each in found]
+        for shard, each in zip(shards, found, strict=True):
+            ids = sorted({int(key.partition(":")[0]) for key in each.rows})
+            for at in range(0, len(ids), _PAGE):
+                for row in await self._ask(still_there(self._dialect, ids[at : at + _PAGE])):
+                    if _key(row.id, row.command_id) in each.rows:
+                        shard.taken.append((now, (row.id, row.command_id)))
+            shard.deleted = sorted(each.rows - {_key(*place) for _, place in shard.taken})
+        self._shards, self._taken = shards, {key for each in found for key in each.rows}
 
     def _due(self) -> list[Row[Any]]:
         """Return rows of mailboxes that took none, and are asked again."""
@@ -304,28 +372,31 @@ class OutboxRelay:
         """Send rows to their shard, in requests that are not too large."""
         part, size = list[tuple[Row[Any], Submission]](), 0
         for row in rows:
+            if part and (len(part) == _PAGE or size + len(row.envelope) > _MOST_BYTES):
+                await self._place(shard, part)
+                part, size = [], 0
             waits = self._apart.get(row.mailbox)
             if waits is not None and (waits.rows or waits.until > mono()):
                 waits.rows.append(row)
                 continue
             submission = await self._submission(row)
-            if submission is None:
-                continue
-            if part and (len(part) == _PAGE or size + len(row.envelope) > _MOST_BYTES):
-                await self._place(shard, part)
-                part, size = [], 0
-            part.append((row, submission))
-            size += len(row.envelope)
+            if submission is not None:
+                part.append((row, submission))
+                size += len(row.envelope)
         if part:
             await self._place(shard, part)
 
     async def _submission(self, row: Row[Any]) -> Submission | None:
-        """Return the command of a row; None if it cannot be sent."""
+        """Return the command of a row; None if it cannot be sent, or not now."""
         session, entity_type = self._bus.session, type_of(row.mailbox)
         agreements = session.transport.agreements
         policy = None if entity_type is None else agreements.agreed(entity_type)
         if entity_type is not None and policy is None:
-            policy = await agreements.agree(entity_type, mono() + session.settings.dispatch_timeout)
+            try:
+                policy = await agreements.agree(entity_type, mono() + session.settings.dispatch_timeout)
+            except TooManyEntityTypes as error:
+                self._let_wait(row, error.message, mono())
+                return None
         command_id, _, of_type, of_id = names_of(row.envelope[2:])
         if not stands_in(row.mailbox, of_type or None, of_id or None, command_id, policy):
             await self._set_aside(
@@ -346,49 +417,52 @@ class OutboxRelay:
         )
 
     async def _place(self, number: int, rows: Sequence[tuple[Row[Any], Submission]]) -> None:
-        shard, shard_rows = self._shards[number], [(row.id, submission) for row, submission in rows]
-        placed, asked_at = await self._placed(number, shard, shard_rows)
+        shard, keyed = self._shards[number], [(_key(row.id, row.command_id), submission) for row, submission in rows]
+        placed, asked_at = await self._placed(number, shard, keyed)
         shard.value, shard.asked_at = placed.value, asked_at
-        now = mono()
+        now, aside = mono(), list[Row[Any]]()
         if placed.is_confirmed:
-            shard.taken += ((now, row) for row in shard.unconfirmed)
+            shard.taken += ((now, place) for place in shard.unconfirmed)
             shard.unconfirmed.clear()
-        for (row, _), admission in zip(rows, placed.admissions, strict=True):
+        for (row, _), (key, _), admission in zip(rows, keyed, placed.admissions, strict=True):
+            waits = self._apart.get(row.mailbox)
             if admission in _SENT:
                 self.sent += admission is Admission.ACCEPTED
-                self._taken.add(row.id)
+                self._taken.add(key)
                 if placed.is_confirmed:
-                    shard.taken.append((now, row.id))
+                    shard.taken.append((now, (row.id, row.command_id)))
                 else:
-                    shard.unconfirmed.append(row.id)
-                self._apart.pop(row.mailbox, None)
+                    shard.unconfirmed.append((row.id, row.command_id))
+                if waits is not None and not waits.rows:
+                    del self._apart[row.mailbox]
             elif admission is Admission.CONFLICT:
-                await self._set_aside(row, f"the command id {row.command_id} was used with other fields")
+                aside.append(row)
             else:
-                self._let_wait(row, admission, now)
+                self._let_wait(row, admission.name.lower(), now)
+        for row in aside:  # once all that was taken is known
+            await self._set_aside(row, f"the command id {row.command_id} was used with other fields")
 
-    def _let_wait(self, row: Row[Any], admission: Admission, now: float) -> None:
+    def _let_wait(self, row: Row[Any], why: str, now: float) -> None:
         waits = self._apart.setdefault(row.mailbox, _Waiting())
         if not waits.rows:
             waits.seconds = min(2 * waits.seconds, _LONGEST_WAIT)
             waits.until = now + waits.seconds
             if waits.seconds == _LONGEST_WAIT:
-                _log.warning(
-                    "the outbox %s: %s takes nothing (%s)", self._name, mailbox_label(row.mailbox), admission.name.lower()
-                )
+                _log.warning("the outbox %s: %s takes nothing (%s)", self._name, mailbox_label(row.mailbox), why)
         waits.rows.append(row)
 
-    async def _placed(self, number: int, shard: _Shard, rows: Sequence[tuple[int, Submission]]) -> tuple[Placed, float]:
+    async def _placed(self, number: int, shard: _Shard, rows: Sequence[tuple[str, Submission]]) -> tuple[Placed, float]:
         """Send a request; return the answer, and when it was sent.
 
         Raises:
             _Stale: The state is another one.
         """
-        expected, new, deleted, asked_at = shard.value or "", token(12).hex(), shard.deleted[:_CLEARED], mono()
+        deleted, asked_at = shard.deleted[:_CLEARED], mono()
         # Where there is no answer all begins again: what was carried out is noted by then, or meets another state when it comes later.
-        answer = await self._bus.session.transport.outboxes.place(self._name, number, expected, new, rows, deleted)
+        answer = await self._bus.session.transport.outboxes.place(self._name, number, shard.value, token(12).hex(), rows, deleted)
         if isinstance(answer, Taken):
-            self.again += len(self._taken - answer.rows)
+            known = [*(place for _, place in shard.taken), *shard.unconfirmed]
+            self.again += sum(_key(*place) not in answer.rows for place in known)
             raise _Stale
         del shard.deleted[: len(deleted)]
         self._taken.difference_update(deleted)
@@ -400,13 +474,13 @@ class OutboxRelay:
         is_due = bool(shard.taken) and shard.taken[0][0] <= before
         if (is_due and shard.taken[0][0] > shard.asked_at - self._keep) or (shard.deleted and not is_due) or shard.unconfirmed:
             await self._place(number, [])
-        ids: list[int] = []
-        while shard.taken and shard.taken[0][0] <= shard.asked_at - self._keep and len(ids) < _PAGE:
-            ids.append(shard.taken.popleft()[1])
-        if ids:
-            await self._ask(deleting(self._dialect, ids))
-            shard.deleted += ids
-        return bool(ids)
+        places: list[_Place] = []
+        while shard.taken and shard.taken[0][0] <= shard.asked_at - self._keep and len(places) < _PAGE:
+            places.append(shard.taken.popleft()[1])
+        if places:
+            await self._ask(deleting(self._dialect, places))
+            shard.deleted += [_key(*place) for place in places]
+        return bool(places)
 
     async def _set_aside(self, row: Row[Any], why: str) -> None:
         _log.error("the outbox %s: the command %s is set aside: %s", self._name, printable(row.command_id), printable(why))

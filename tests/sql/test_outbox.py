@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -11,14 +12,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from command_bus import CommandBus, EntityPolicy, Unique, lanes
+from command_bus import Command, CommandBus, EntityId, EntityPolicy, Unique, lanes
 from command_bus.embedded import EmbeddedServer
 from command_bus.errors import InvalidCommand, InvalidSettings, OutboxMissing, WrongTransaction
 from command_bus.sql import Outbox, OutboxRelay
 from command_bus.sql.outbox_admin import figures
+from command_bus.sql.outbox_table import OUTBOX
 from tests.sql.conftest import Stage
 from tests.sql.outbox_shop import Ship, Shop
 
@@ -261,7 +263,7 @@ async def test_what_is_refused(shop: Shop, stage: Stage) -> None:
     with Session(stage.engine) as session:
         with pytest.raises(InvalidCommand, match="unique key"):
             shop.outbox.add(session, Ship(order="o", n=1), unique=Unique("k"))
-        with pytest.raises(InvalidCommand, match="at least one"):
+        with pytest.raises(InvalidCommand, match="takes 1 to 4,000"):
             shop.outbox.insert([])
     with pytest.raises(WrongTransaction, match="neither"):
         shop.outbox.add(object(), Ship(order="o", n=1))
@@ -291,3 +293,177 @@ async def test_who_adds_with_other_mailboxes_is_set_aside(stage: Stage, server: 
         await relay.drained()
     ((error,),) = stage.ask("SELECT error FROM command_outbox")
     assert "other settings" in error
+
+
+@pytest.mark.parametrize("count", [520, 1_010])
+async def test_many_rows_of_one_small_entity_keep_their_order(stage: Stage, server: EmbeddedServer, count: int) -> None:
+    shop = Shop(stage, server, entities={"order": EntityPolicy(max_depth=5)})
+    shop.add(*range(count))
+    async with shop.bus, shop.relay(poll=0.001, keep=0.05) as relay, shop.bus.worker():
+        async with asyncio.timeout(50):
+            while relay.sent < count:
+                for waits in relay._apart.values():
+                    waits.until = min(
+                        waits.until, time.monotonic() + 0.005
+                    )  # so that the test does not take as long as its waits
+                await asyncio.sleep(0.002)
+        await shop.bus.wait_idle(20)
+    assert [n for _, n in shop.seen] == list(range(count))
+
+
+async def test_a_known_id_of_a_full_entity_drops_nothing_that_waits(stage: Stage, server: EmbeddedServer) -> None:
+    shop = Shop(stage, server, entities={"order": EntityPolicy(max_depth=3)})
+    async with shop.bus, shop.relay() as relay:
+        for number in range(3):
+            await shop.bus.dispatch(Ship(order="o-1", n=number), command_id=f"known-{number}")
+        shop.add(7)
+        await asyncio.sleep(0.3)
+        with Session(stage.engine) as session, session.begin():
+            shop.outbox.add(session, Ship(order="o-1", n=0), command_id="known-0")
+        await relay.drained()
+        assert await shop.handled() == [0, 1, 2]
+        async with shop.bus.worker():
+            await shop.emptied()
+            await shop.bus.wait_idle(20)
+    assert [n for _, n in shop.seen] == [0, 1, 2, 7]
+
+
+async def test_a_full_entity_of_many_rows_holds_up_no_other(stage: Stage, server: EmbeddedServer) -> None:
+    shop = Shop(stage, server, entities={"order": EntityPolicy(max_depth=5)})
+    shop.add(*range(1_100), order="full")
+    async with shop.bus, shop.relay() as relay:
+        while relay.sent < 5:
+            await asyncio.sleep(0.01)
+        shop.add(0, order="other")
+        async with asyncio.timeout(20):
+            while relay.sent < 6:
+                await asyncio.sleep(0.01)
+
+
+async def test_rows_above_an_open_transaction_are_accepted_once(server_stage: Stage, server: EmbeddedServer) -> None:
+    shop = Shop(server_stage, server, entities={"order": EntityPolicy(max_depth=5)})
+    with server_stage.engine.connect() as open_one:
+        open_one.execute(text("SELECT txid_current()"))
+        async with shop.bus, shop.relay(poll=0.001) as relay:
+            shop.add(*range(8))
+            await asyncio.sleep(0.6)
+            async with shop.bus.worker():
+                async with asyncio.timeout(20):
+                    while relay.sent < 8:
+                        await asyncio.sleep(0.01)
+                await shop.bus.wait_idle(20)
+            assert relay.sent == 8
+        open_one.rollback()
+    assert [n for _, n in shop.seen] == list(range(8))
+
+
+async def test_pages_of_a_look_are_of_one_moment(
+    server_stage: Stage, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop, stage = Shop(server_stage, server), server_stage
+    async with shop.bus, shop.relay(keep=60.0, poll=60.0) as relay:
+        with stage.engine.connect() as open_one:
+            open_one.execute(text("SELECT txid_current()"))  # so that the floor stays
+            first, second = Session(stage.engine), Session(stage.engine)
+            shop.outbox.add(first, Ship(order="m", n=1))
+            first.flush()
+            first.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))  # numbered, and not visible yet
+            for number in range(0, 1_200, 400):
+                shop.add(*range(number, number + 400), order="others")
+            read, pages = relay._read, 0
+
+            async def reading(*given: Any) -> Any:
+                nonlocal pages
+                pages += 1
+                if pages == 3:  # between two pages of a look
+                    first.commit()
+                    shop.outbox.add(second, Ship(order="m", n=2))
+                    second.commit()
+                return await read(*given)
+
+            monkeypatch.setattr(relay, "_read", reading)
+            for _ in range(12):
+                relay._is_rested.set()
+                if relay._task is not None:
+                    relay._task.cancel()
+                    await asyncio.gather(relay._task, return_exceptions=True)
+                relay._task = asyncio.ensure_future(relay.run())
+                await asyncio.sleep(0.15)
+        await shop.handled()
+        assert [n for order, n in shop.seen if order == "m"] == [1, 2]
+
+
+async def test_a_table_that_is_made_anew_has_other_rows(shop: Shop, stage: Stage) -> None:
+    async with shop.bus:
+        shop.add(0, 1, 2)
+        async with shop.relay(keep=60.0) as relay:
+            await relay.drained()
+        OUTBOX.drop(stage.engine)
+        OUTBOX.create(stage.engine)
+        shop.add(3, 4, 5)  # with the ids of those before
+        async with shop.relay(keep=0.1) as relay:
+            await relay.drained()
+            await shop.emptied()
+        assert await shop.handled() == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_relay_that_ends_leaves_its_turn_to_another(server_stage: Stage, server: EmbeddedServer) -> None:
+    shop = Shop(server_stage, server)
+    async with shop.bus:
+        async with shop.relay() as first:
+            await first.drained()
+        shop.add(0)
+        async with asyncio.timeout(10), shop.relay() as second:
+            await second.drained()
+        assert second.sent == 1
+
+
+async def test_one_relay_runs_again_after_a_cancel(shop: Shop) -> None:
+    shop.add(0, 1, 2)
+    relay, place = shop.relay(), None
+    async with shop.bus:
+        outboxes: Any = shop.bus.session.transport.outboxes
+        place, asked = outboxes.place, asyncio.Event()
+
+        async def hanging(*_: Any) -> Any:
+            asked.set()
+            await asyncio.sleep(60)
+
+        outboxes.place = hanging
+        task = asyncio.ensure_future(relay.run())
+        await asked.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        outboxes.place = place
+        async with relay:
+            await relay.drained()
+        assert await shop.handled() == [0, 1, 2]
+
+
+async def test_one_type_too_many_holds_up_no_other(stage: Stage, server: EmbeddedServer) -> None:
+    class Big(Command[None], entity="big"):
+        big: EntityId
+
+    shop = Shop(stage, server, max_entity_types=1)
+    with Session(stage.engine) as session, session.begin():
+        shop.outbox.add(session, Ship(order="o-1", n=0))
+        shop.outbox.add(session, Big(big="b"))
+        shop.outbox.add(session, Ship(order="o-1", n=1))
+    async with shop.bus, shop.relay():
+        async with asyncio.timeout(20):
+            while len(await shop.handled()) < 2:
+                await asyncio.sleep(0.05)
+    assert shop.rows() >= 1
+
+
+async def test_a_database_in_memory_is_refused(shop: Shop) -> None:
+    with pytest.raises(InvalidSettings, match="is in a file"):
+        OutboxRelay(shop.bus, create_async_engine("sqlite+aiosqlite://"))
+
+
+async def test_a_scoped_session_is_one(shop: Shop) -> None:
+    scoped = scoped_session(sessionmaker(shop.stage.engine))
+    shop.outbox.add(scoped, Ship(order="o-1", n=0))
+    scoped.commit()
+    scoped.remove()
+    assert shop.rows() == 1

@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry
+from command_bus.clock import mono
 from command_bus.serialization.envelope import names_of
 from command_bus.sql import Outbox, OutboxRelay, metadata, relay
 from command_bus.testing import TestBus
@@ -160,6 +161,7 @@ async def world(seed: int, path: Path, *, loses: bool) -> AsyncIterator[World]:
         bus = testing.bus
         made = World(seed, engine, bus, loses=loses)
         made.store = testing._processes.server.store
+        await bus.session.transport.agreements.agree("note", mono() + 30)  # by the true clock
         place, look = bus.session.transport.outboxes.place, bus.session.transport.outboxes.look
         outboxes: Any = bus.session.transport.outboxes
         outboxes.place = lambda *given: made.fate(lambda: place(*given), may_be_late=True)

@@ -76,11 +76,11 @@ class Taken(NamedTuple):
 
     Attributes:
         value: What the next request must expect; empty if there was none yet.
-        rows: Ids of rows whose commands were accepted, and that may stand in the database still.
+        rows: Keys of rows whose commands were accepted, and that may stand in the database still.
     """
 
     value: str
-    rows: frozenset[int]
+    rows: frozenset[str]
 
 
 class Placed(NamedTuple):
@@ -109,7 +109,7 @@ class Outboxes(Protocol):
         ...
 
     async def place(
-        self, name: str, shard: int, expected: str, token: str, rows: Sequence[tuple[int, Submission]], deleted: Sequence[int]
+        self, name: str, shard: int, expected: str, token: str, rows: Sequence[tuple[str, Submission]], deleted: Sequence[str]
     ) -> Placed | Taken:
         """Accept rows as `Producer` accepts a batch, in one step with the note that they are taken. None may be noted yet.
 
@@ -120,8 +120,8 @@ class Outboxes(Protocol):
             shard: Number of the one to which all of these commands go.
             expected: The state as it was answered last.
             token: Random, one for this request and its repeats.
-            rows: Ids of rows and their commands, none with a unique key.
-            deleted: Ids of rows that are deleted in the database: what is noted of them is dropped.
+            rows: Keys of rows, without spaces, and their commands, none with a unique key.
+            deleted: Keys of rows that are deleted in the database: what is noted of them is dropped.
 
         Raises:
             CommandBusError: It is not known whether it was carried out, or the server refuses it.

@@ -13,8 +13,8 @@
 -- KEYS[5]   delayed   hash: command id -> mailbox name, newline, entry
 -- KEYS[6]   later     hash: mailbox name -> number of delayed commands
 -- KEYS[7]   paused    hash: scope -> mode|since in ms|why
--- KEYS[8]   outbox    hash: value -> token, a bar and the answer of the last request that changed it; id of a
---                     row -> '' of what was accepted and may stand in the table still
+-- KEYS[8]   outbox    hash: value -> token, a bar and the answer of the last request that changed it; key
+--                     of a row -> '' of what was accepted and may stand in the table still
 -- KEYS[9]   watched   hash: entity type -> number of events to keep
 -- KEYS[10]  arrivals  stream of what senders did to commands of watched types
 -- KEYS[11]  lone      hash: mailbox name -> envelope
@@ -24,8 +24,8 @@
 -- KEYS[15…] the mailboxes, then the mark of each command that has one
 -- ARGV[1]   expected  what `value` must be; empty: there is none yet; '?': only look
 -- ARGV[2]   token     of this request, random
--- ARGV[3]   rows      ids of the commands' rows, each with a space; a bar; ids of rows that are deleted, each
---                     with a space
+-- ARGV[3]   rows      keys of the commands' rows, each with a space; a bar; keys of rows that are deleted,
+--                     each with a space
 -- ARGV[4]   limit     of commands in this shard
 -- ARGV[5]   prefix    length of the mailbox keys' prefix
 -- ARGV[6]   rooms     of the mailboxes
@@ -33,7 +33,7 @@
 -- ARGV[8]   kinds     of the commands
 -- ARGV[9…]  envelopes, digests and delays; no command has a unique key
 --
--- returns {value, ids of rows…} if that is not what was expected: nothing was changed; else one character
+-- returns {value, keys of rows…} if that is not what was expected: nothing was changed; else one character
 -- per command as enqueue.lua does. No row that is noted may be sent again: who expects the right value knows
 -- them
 --

@@ -36,7 +36,7 @@ class RedisOutboxes(Outboxes):
         return _taken(answer)
 
     async def place(
-        self, name: str, shard: int, expected: str, token: str, rows: Sequence[tuple[int, Submission]], deleted: Sequence[int]
+        self, name: str, shard: int, expected: str, token: str, rows: Sequence[tuple[str, Submission]], deleted: Sequence[str]
     ) -> Placed | Taken:
         ids = "".join(f"{row} " for row, _ in rows) + "|" + "".join(f"{row} " for row in deleted)
         head = [expected, token, ids, self._limit]
@@ -65,4 +65,4 @@ def placed(letters: str, value: str, *, is_confirmed: bool) -> Placed:
 
 def _taken(answer: list[bytes]) -> Taken:
     value, *rows = answer
-    return Taken(value.decode(), frozenset(int(row) for row in rows if row.isdigit()))
+    return Taken(value.decode(), frozenset(row.decode() for row in rows))
