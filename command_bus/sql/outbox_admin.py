@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, InvalidRequestError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateIndex, CreateTable
@@ -17,6 +20,9 @@ from command_bus.errors import InvalidSettings, OutboxMissing
 from command_bus.sql.outbox_table import FAILED, FIGURES, NUMBERING, TRIGGER, discarding, retrying
 from command_bus.sql.relay import OutboxRelay
 from command_bus.sql.tables import Statement, metadata
+from command_bus.tasks import end_tasks
+from command_bus.transport.mailboxes import mailbox_label
+from command_bus.worker.worker_bus import on_signals
 
 T = TypeVar("T")
 
@@ -36,59 +42,97 @@ def statements(dialect: str) -> list[str]:
 
 
 async def relay(bus: CommandBus, database: str, told: Callable[[str], None], **options: Any) -> None:
-    """Relay until this is cancelled.
+    """Relay until this is cancelled, or SIGTERM or SIGINT comes.
 
     Args:
         bus: Open.
         database: URL of the database.
-        told: Called with the URL without its password, before the first look.
+        told: Called with the URL without password and query, before the first look.
         options: As of `OutboxRelay`.
 
     Raises:
         InvalidSettings: The URL or an option is not what it may be.
         OutboxMissing: There is no table, or nothing that numbers its rows.
     """
-    engine = create_async_engine(_driven(database, awaited=True))
+    with _checked():
+        engine = create_async_engine(_driven(database, awaited=True))
     try:
         sender = OutboxRelay(bus, engine, **options)
-        told(engine.url.render_as_string())
-        await sender.run()
+        told(engine.url.set(query={}).render_as_string())
+        await _until_signal(sender.run())
     finally:
         await engine.dispose()
 
 
-def figures(database: str) -> dict[str, Any]:
-    """Return how many rows there are, how many are set aside or have no number, since when the oldest waits, and whether rows are numbered.
+async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
+    """Do something until it ends, or a signal asks for the end: a program that was started in the background ignores SIGINT otherwise."""
+    asked, task = asyncio.Event(), asyncio.ensure_future(work)
+    waiting, undo = asyncio.ensure_future(asked.wait()), on_signals(asked)
+    try:
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        undo()
+        await end_tasks([task, waiting])
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxFigures:
+    """The rows of an outbox, counted.
+
+    Attributes:
+        rows: All of them; those that are accepted stand there for `keep` seconds.
+        failed: Set aside.
+        unnumbered: Added while nothing numbered them.
+        oldest_at_ms: When the oldest one that is not set aside was added; None if there is none.
+        numbered: Whether rows are numbered.
+    """
+
+    rows: int
+    failed: int
+    unnumbered: int
+    oldest_at_ms: int | None
+    numbered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AsideRow:
+    """A row that is set aside, with the reason."""
+
+    row: int
+    entity: str
+    command_id: str
+    added_at_ms: int
+    error: str
+
+
+def figures(database: str) -> OutboxFigures:
+    """Return what is in an outbox.
 
     Raises:
         InvalidSettings: The URL is none.
         OutboxMissing: The database cannot be asked, or has no table.
     """
 
-    def ask(connection: Connection) -> dict[str, Any]:
+    def ask(connection: Connection) -> OutboxFigures:
         count, failed, oldest, unnumbered = _run(connection, (FIGURES, {}))[0]
         is_server = connection.dialect.name == "postgresql"
-        return {
-            "rows": count,
-            "failed": failed,
-            "unnumbered": (unnumbered or 0) if is_server else 0,
-            "oldest_at": oldest,
-            "numbered": not is_server or _run(connection, (TRIGGER, {}))[0][0] == 1,
-        }
+        numbered = not is_server or _run(connection, (TRIGGER, {}))[0][0] == 1
+        return OutboxFigures(count, failed, (unnumbered or 0) if is_server else 0, oldest, numbered)
 
     return _on(database, ask)
 
 
-def failed(database: str, most: int) -> list[dict[str, Any]]:
+def failed(database: str, most: int) -> list[AsideRow]:
     """Return rows that are set aside, with the reason.
 
     Raises:
         InvalidSettings: As `figures`.
         OutboxMissing: As `figures`.
     """
-    names = ("row", "entity", "command_id", "added_at", "error")
     rows = _on(database, lambda connection: _run(connection, (FAILED, {"most": most})))
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    return [AsideRow(row, mailbox_label(mailbox), *rest) for row, mailbox, *rest in rows]
 
 
 def retry(database: str, rows: Sequence[int]) -> list[int]:
@@ -124,11 +168,26 @@ def _run(connection: Connection, statement: Statement) -> list[Any]:
 
 def _on(database: str, work: Callable[[Connection], T]) -> T:
     """Do something in a transaction of the database."""
+    with _checked():
+        engine = create_engine(_driven(database), poolclass=NullPool)
     try:
-        with create_engine(_driven(database), poolclass=NullPool).begin() as connection:
+        with engine.begin() as connection:
             return work(connection)
     except SQLAlchemyError as error:
         raise OutboxMissing(str(error).partition("\n")[0]) from error
+
+
+@contextmanager
+def _checked() -> Generator[None]:
+    """Translate what is wrong with a URL.
+
+    Raises:
+        InvalidSettings: It names no database, or a driver that is not there or does not fit.
+    """
+    try:
+        yield
+    except (ArgumentError, NoSuchModuleError, InvalidRequestError, ValueError, TypeError) as error:
+        raise InvalidSettings(f"the URL of the database: {str(error).partition(chr(10))[0]}") from None
 
 
 def _driven(database: str, *, awaited: bool = False) -> str:

@@ -88,7 +88,7 @@ def test_views_and_worker(project: Path, environment: dict[str, str], worker: tu
         visit = [sys.executable, "-c", _VISIT]
         done = subprocess.run(visit, cwd=project, env=environment, capture_output=True, text=True, timeout=50, check=False)
     finally:
-        relay.send_signal(signal.SIGINT)
+        relay.send_signal(signal.SIGTERM)
         running.send_signal(signal.SIGTERM)
         code, relayed = running.wait(20), relay.wait(20)
     *visits, letter = done.stdout.splitlines() or [""]

@@ -17,11 +17,14 @@ from typing import Any
 import pytest
 
 pytest.importorskip("typer")
+pytest.importorskip("sqlalchemy")
 
+from sqlalchemy import create_engine, text
 from typer.main import get_command
 
 from command_bus import Command, EntityId, EntityState, Rate
 from command_bus.cli.app import app
+from command_bus.sql import metadata
 from tests.docs.trouble import Trouble
 
 pytestmark = [pytest.mark.server, pytest.mark.xdist_group("cli_json")]  # one stage for all
@@ -93,6 +96,8 @@ WORDS = {
     "webhooks deliveries": ("webhooks", "deliveries", "crm", "--json"),
     "history show": ("history", "show", "ended-1", "--json"),
     "history search": ("history", "search", "--json"),
+    "outbox status": ("outbox", "status", "--database", "DATABASE", "--json"),
+    "outbox list": ("outbox", "list", "--database", "DATABASE", "--json"),
     "delayed promote": ("delayed", "promote", "later-1", "--json"),
 }
 
@@ -194,11 +199,27 @@ def test_keys_and_units_are_those_of_the_page(troubled_shop: Trouble, name: str)
     words = list(WORDS.get(name, (*name.split(" "), "--json")))
     if "LETTER" in words:
         words[words.index("LETTER")] = json.loads(troubled_shop.run("dlq", "list", "--json").stdout)["letters"][0]["id"]
+    if "DATABASE" in words:
+        words[words.index("DATABASE")] = outbox_database(troubled_shop.folder)
     done = troubled_shop.run(*words)
     values = list(compared(json.loads(done.stdout), COMMANDS[name], name))
     assert values
     for path, value in values:
         check_unit(path, value)
+
+
+def outbox_database(folder: Path) -> str:
+    """Return the URL of a database with an outbox, in which a row is set aside."""
+    url = f"sqlite:///{folder / 'outbox.db'}"
+    engine = create_engine(url)
+    metadata.create_all(engine)
+    columns = "mailbox, command_id, envelope, flow, due_ms, added_ms, error"
+    with engine.begin() as connection:
+        connection.execute(
+            text(f"INSERT INTO command_outbox ({columns}) VALUES ('order:o-1', 'c-1', '', '', 0, 1785000000000, 'why')")
+        )
+    engine.dispose()
+    return url
 
 
 def test_events_that_are_followed_are_one_object_a_line(troubled_shop: Trouble) -> None:

@@ -26,8 +26,8 @@ OUTBOX = (
     Mutant(
         "a row is deleted although the server has not answered since",
         _RELAY,
-        "        while shard.taken and shard.taken[0][0] <= shard.asked_at - self._keep and len(ids) < _PAGE:\n",
-        "        while shard.taken and shard.taken[0][0] <= before and len(ids) < _PAGE:\n",
+        "        while shard.taken and shard.taken[0][0] <= shard.asked_at - self._keep and len(places) < _PAGE:\n",
+        "        while shard.taken and shard.taken[0][0] <= before and len(places) < _PAGE:\n",
         _WORLDS,
         more=(
             (
@@ -47,8 +47,9 @@ OUTBOX = (
     Mutant(
         "what is noted is dropped before the row is deleted",
         _RELAY,
-        "            await self._ask(deleting(self._dialect, ids))\n            shard.deleted += ids\n",
-        "            shard.deleted += ids\n            await self._place(number, [])\n            await self._ask(deleting(self._dialect, ids))\n",
+        "            await self._ask(deleting(self._dialect, places))\n            shard.deleted += [_key(*place) for place in places]\n",
+        "            shard.deleted += [_key(*place) for place in places]\n            await self._place(number, [])\n"
+        "            await self._ask(deleting(self._dialect, places))\n",
         _WORLDS,
     ),
     Mutant(

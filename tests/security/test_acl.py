@@ -421,11 +421,11 @@ async def test_a_relay_takes_from_an_outbox(place: Place) -> None:
         await relay.dispatch(Work(line="a", number=0))  # agrees on the type
         expected = (await outboxes.look("default", 0)).value
         for number in range(1, 4):
-            rows = [(number, builder.build(builder.outgoing(Work(line="a", number=number), {"command_id": f"r{number}"})))]
-            placed = await outboxes.place("default", 0, expected, f"token{number}", rows, [number - 1])
+            rows = [(f"{number}:x", builder.build(builder.outgoing(Work(line="a", number=number), {"command_id": f"r{number}"})))]
+            placed = await outboxes.place("default", 0, expected, f"token{number}", rows, [f"{number - 1}:x"])
             assert isinstance(placed, Placed)
             expected = placed.value
-        assert (await outboxes.look("default", 0)).rows == {3}
+        assert (await outboxes.look("default", 0)).rows == {"3:x"}
         await relay.dispatch(Work(line="a", number=4), delay=0.01)
         await until(lambda: settled(workers, 5))
     assert await place.denied() == []

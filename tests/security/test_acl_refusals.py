@@ -80,6 +80,7 @@ REFUSED: dict[Role, tuple[tuple[str, ...], ...]] = {
 }  # fmt: skip
 # An owner closes the counters' hash before it deletes it.
 REFUSED["owner"] = tuple(each for each in REFUSED["operator"] if each[:2] != ("HSET", "{shop:0}:stats"))
+REFUSED["relay"] = REFUSED["producer"]
 REFUSED["gateway"] = tuple(each for each in REFUSED["operator"] if each[0] != "BRPOP")
 MAY_SCAN: tuple[Role, ...] = ("owner",)
 """Who deletes a namespace has to find its keys."""
@@ -94,6 +95,7 @@ def refused_to(role: Role, requests: tuple[tuple[str, ...], ...] = EVERYONE_IS_R
 REFUSED_WITHOUT_SELECTORS: dict[Role, tuple[str, ...]] = {
     "producer": ("XRANGE", "XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "HSCAN", "HDEL", "LPUSH", "UNLINK"),
     "pipeline": ("XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "LPUSH"),
+    "relay": ("XRANGE", "XDEL", "XACK", "XREADGROUP", "XCLAIM", "XTRIM", "HSCAN", "LPUSH", "UNLINK"),
     "worker": ("UNLINK",),
     "operator": ("XREADGROUP", "XCLAIM", "XTRIM", "BRPOP", "UNLINK"),
     "gateway": ("XREADGROUP", "XCLAIM", "XTRIM", "UNLINK"),

@@ -63,7 +63,19 @@ def test_the_printed_statements_make_the_tables(server_stage: Stage) -> None:
         connection.connection.dbapi_connection.execute("RESET search_path")  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("url", ["mysql://x/y", "nothing", "postgresql://nobody@127.0.0.1:1/none"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://x/y", "nothing", "postgresql://nobody@127.0.0.1:1/none", "postgresql://host:port/x", "sqlite+none:///x", "sqlite://a/b",
+        "postgresql+no_such_driver://x/y", "postgresql+asyncpg://x/y",
+    ],
+)  # fmt: skip
 def test_what_the_command_line_refuses(url: str) -> None:
     done = CliRunner().invoke(app, ["outbox", "status", "--database", url])
-    assert done.exit_code == (1 if url.startswith("postgresql") else 2), done.output
+    assert done.exit_code == (1 if url.startswith("postgresql://nobody") else 2), done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+@pytest.mark.parametrize("row", ["0", str(2**63), "x"])
+def test_what_is_no_row_id(row: str) -> None:
+    assert CliRunner().invoke(app, ["outbox", "retry", row, "--database", "sqlite:///none.db"]).exit_code == 2

@@ -27,7 +27,8 @@ _Database = Annotated[
         help="Database, as postgresql://user@host/name; better by COMMAND_BUS_DATABASE, which no list of processes shows.",
     ),
 ]
-_Ids = Annotated[list[int], Argument(metavar="ROW", help="Ids of rows.")]
+_Ids = Annotated[list[int], Argument(metavar="ROW", min=1, max=2**63 - 1, help="Ids of rows.")]
+_DRIVERS = {"psycopg": "psycopg[binary]", "aiosqlite": "aiosqlite", "asyncpg": "asyncpg", "psycopg2": "psycopg2-binary"}
 
 
 @contextmanager
@@ -36,7 +37,8 @@ def _explained() -> Generator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise usage_error(f"{error.name} is not installed: pip install 'command-bus[sql]'") from None
+        wanted = _DRIVERS.get(error.name or "", "command-bus[sql]")
+        raise usage_error(f"{error.name} is not installed: pip install '{wanted}'") from None
     except (InvalidSettings, MissingExtra) as error:
         raise usage_error(escape(error.message)) from None
     except OutboxMissing as error:
@@ -53,12 +55,12 @@ def relay(
     keep: Annotated[float, Option(min=0, help="Seconds for which a row outlives its acceptance.")] = 5.0,
     poll: Annotated[float, Option(min=0.001, help="Seconds between looks while nothing comes.")] = 0.02,
 ) -> None:
-    """Send commands from the outbox of a database to the bus, until Ctrl-C. Several relays may run: one works, another one follows it.
+    """Send commands from the outbox of a database to the bus, until Ctrl-C or SIGTERM. Several relays may run: one works, another one follows it.
 
     With --app the settings of the application hold, which name the mailboxes.
 
     \b
-    Exit codes: 0 ended by Ctrl-C, 1 no table, 2 wrong usage or a missing package, 4 no server.
+    Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 no table, 2 wrong usage or a missing package, 4 no server.
     """  # noqa: D301
     with _explained():
         from command_bus.sql import outbox_admin
@@ -98,13 +100,13 @@ def status(*, database: _Database, as_json: Json = False) -> None:
 
         found = figures(database)
     facts = {
-        "rows": f"{found['rows']:,}",
-        "set aside": f"{found['failed']:,}",
-        "oldest": format_time_and_age(found["oldest_at"]),
-        "no number": f"{found['unnumbered']:,}",
-        "trigger": "there" if found["numbered"] else "missing: run what `command-bus outbox ddl` prints",
+        "rows": f"{found.rows:,}",
+        "set aside": f"{found.failed:,}",
+        "oldest": format_time_and_age(found.oldest_at_ms),
+        "no number": f"{found.unnumbered:,}",
+        "trigger": "there" if found.numbered else "missing: run what `command-bus outbox ddl` prints",
     }
-    Answer(found, (f"{name:<11}{value}" for name, value in facts.items()), done=found["numbered"]).show(as_json=as_json)
+    Answer(found, (f"{name:<11}{value}" for name, value in facts.items()), done=found.numbered).show(as_json=as_json)
 
 
 @outbox.command("list", short_help="List the rows that are set aside.")
@@ -120,9 +122,7 @@ def list_failed(
         from command_bus.sql.outbox_admin import failed
 
         rows = failed(database, limit)
-    shown = [
-        (str(row["row"]), row["entity"], row["command_id"], format_time_and_age(row["added_at"]), row["error"]) for row in rows
-    ]
+    shown = [(str(row.row), row.entity, row.command_id, format_time_and_age(row.added_at_ms), row.error) for row in rows]
     text = format_table(["row", "entity", "id", "added", "why"], shown) if rows else "no row is set aside"
     Answer({"rows": rows}, text).show(as_json=as_json)
 
