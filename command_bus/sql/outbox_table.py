@@ -134,7 +134,7 @@ def still_there(dialect: str, ids: Sequence[int]) -> Statement:
 
 
 def deleting(dialect: str, rows: Sequence[tuple[int, str]]) -> Statement:
-    """Return what deletes rows, and returns their ids: of a table that was made anew the ids alone may be those of other commands."""
+    """Return what deletes rows, and returns their ids: of a table that was made again the ids alone may be those of other commands."""
     ids, names = [row for row, _ in rows], [name for _, name in rows]
     if dialect == "postgresql":
         these = "SELECT * FROM unnest(CAST(:ids AS bigint[]), CAST(:names AS text[]))"

@@ -69,7 +69,7 @@ _Place = tuple[int, str]
 
 
 def _key(row: int, command_id: str) -> str:
-    """Return what a row is noted by. Its id alone comes again where a table is made anew, or in another database."""
+    """Return what a row is noted by. Its id alone comes again where a table is made again, or in another database."""
     return f"{row}:{blake2b(command_id.encode(), digest_size=8).hexdigest()}"
 
 

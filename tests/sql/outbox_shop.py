@@ -37,10 +37,11 @@ class Shop:
     def relay(self, **options: Any) -> OutboxRelay:
         return OutboxRelay(self.bus, self.stage.awaited, **{"keep": 0.2, **options})
 
-    def add(self, *numbers: int, order: str = "o-1", ends: str = "commit") -> None:
+    def add(self, *numbers: int, order: str = "o-1", ends: str = "commit", **options: Any) -> None:
+        """Write rows. In a thread where a relay of SQLite runs: the loop that waits for a lock could not let the relay finish its read."""
         with Session(self.stage.engine) as session:
             for number in numbers:
-                self.outbox.add(session, Ship(order=order, n=number))
+                self.outbox.add(session, Ship(order=order, n=number), **options)
             getattr(session, ends)()
 
     def rows(self) -> int:
