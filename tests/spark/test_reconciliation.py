@@ -305,6 +305,7 @@ def test_dropped_rows_are_not_missing(spark: SparkSession, namespace: Namespace)
     assert ledger.ok
 
 
+@pytest.mark.slow
 def test_commands_settled_around_the_read_are_not_missing(
     spark: SparkSession, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,8 +51,9 @@ def all_seqs(namespace: Namespace) -> list[int]:
     return sorted(seq for seqs in namespace.seqs().values() for seq in seqs)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("Mended rows are sent once")
-@pytest.mark.parametrize("place", ["namespace", pytest.param("four_shards", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("place", ["namespace", "four_shards"])
 def test_only_mended_rows_are_sent(spark: SparkSession, request: pytest.FixtureRequest, place: str) -> None:
     namespace: Namespace = request.getfixturevalue(place)
     first = dispatch(loads(spark, 3, 5, 8, 12), namespace)
