@@ -122,10 +122,10 @@ class WrongTransaction(CommandBusError, RuntimeError):
     code = "wrong_transaction"
 
 
-class OutboxMissing(CommandBusError, RuntimeError):
-    """The database has no table of the outbox, or nothing that numbers its rows; the message says what makes them."""
+class OutboxUnavailable(CommandBusError, RuntimeError):
+    """The outbox of a database cannot be used: the database cannot be asked, has no table, or nothing numbers its rows; the message says which."""
 
-    code = "outbox_missing"
+    code = "outbox_unavailable"
 
 
 class CallCycle(CommandBusError):

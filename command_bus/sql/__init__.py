@@ -5,7 +5,7 @@ Needs the extra `sql`: SQLAlchemy 2, and psycopg 3 for PostgreSQL.
 
 from __future__ import annotations
 
-from command_bus.errors import InboxConflict, MissingExtra, OutboxMissing, WrongTransaction
+from command_bus.errors import InboxConflict, MissingExtra, OutboxUnavailable, WrongTransaction
 
 try:
     from command_bus.sql.inbox import Batch, Inbox, Once, StaleFence
@@ -18,5 +18,14 @@ except ModuleNotFoundError as error:
     raise MissingExtra("command_bus.sql needs SQLAlchemy: pip install 'command-bus[sql]'") from error
 
 __all__ = [
-    "Batch", "Inbox", "InboxConflict", "Once", "Outbox", "OutboxMissing", "OutboxRelay", "StaleFence", "WrongTransaction", "metadata",
+    "Batch",
+    "Inbox",
+    "InboxConflict",
+    "Once",
+    "Outbox",
+    "OutboxRelay",
+    "OutboxUnavailable",
+    "StaleFence",
+    "WrongTransaction",
+    "metadata",
 ]  # fmt: skip

@@ -16,8 +16,8 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from command_bus.bus import CommandBus
-from command_bus.errors import InvalidSettings, OutboxMissing
-from command_bus.sql.outbox_table import FAILED, FIGURES, NUMBERING, TRIGGER, discarding, retrying
+from command_bus.errors import InvalidSettings, OutboxUnavailable
+from command_bus.sql.outbox_table import FAILED, FIGURES, MISSING, NUMBERING, TRIGGER, discarding, is_missing, retrying
 from command_bus.sql.relay import OutboxRelay
 from command_bus.sql.tables import Statement, metadata
 from command_bus.tasks import end_tasks
@@ -52,7 +52,7 @@ async def relay(bus: CommandBus, database: str, told: Callable[[str], None], **o
 
     Raises:
         InvalidSettings: The URL or an option is not what it may be.
-        OutboxMissing: There is no table, or nothing that numbers its rows.
+        OutboxUnavailable: There is no table, or nothing that numbers its rows.
     """
     with _checked():
         engine = create_async_engine(_driven(database, awaited=True))
@@ -112,7 +112,7 @@ def figures(database: str) -> OutboxFigures:
 
     Raises:
         InvalidSettings: The URL is none.
-        OutboxMissing: The database cannot be asked, or has no table.
+        OutboxUnavailable: There is no table, or the database cannot be asked.
     """
 
     def ask(connection: Connection) -> OutboxFigures:
@@ -129,7 +129,7 @@ def failed(database: str, most: int) -> list[AsideRow]:
 
     Raises:
         InvalidSettings: As `figures`.
-        OutboxMissing: As `figures`.
+        OutboxUnavailable: As `figures`.
     """
     rows = _on(database, lambda connection: _run(connection, (FAILED, {"most": most})))
     return [AsideRow(row, mailbox_label(mailbox), *rest) for row, mailbox, *rest in rows]
@@ -140,7 +140,7 @@ def retry(database: str, rows: Sequence[int]) -> list[int]:
 
     Raises:
         InvalidSettings: As `figures`.
-        OutboxMissing: As `figures`.
+        OutboxUnavailable: As `figures`.
     """
     return _change(database, rows, retrying)
 
@@ -150,7 +150,7 @@ def discard(database: str, rows: Sequence[int]) -> list[int]:
 
     Raises:
         InvalidSettings: As `figures`.
-        OutboxMissing: As `figures`.
+        OutboxUnavailable: As `figures`.
     """
     return _change(database, rows, lambda dialect, row: [discarding(dialect, row)])
 
@@ -174,7 +174,8 @@ def _on(database: str, work: Callable[[Connection], T]) -> T:
         with engine.begin() as connection:
             return work(connection)
     except SQLAlchemyError as error:
-        raise OutboxMissing(str(error).partition("\n")[0]) from error
+        why = str(error).partition("\n")[0]
+        raise OutboxUnavailable(MISSING if is_missing(error) else f"the database cannot be asked: {why}") from error
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import DDL, BigInteger, Column, Identity, Index, Integer, LargeBinary, Table, Text, event
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import registry
 from sqlalchemy.sql.expression import FunctionElement
@@ -195,3 +196,14 @@ FAILED = "SELECT id, mailbox, command_id, added_ms, error FROM command_outbox WH
 """Returns rows that are set aside."""
 TRIGGER = "SELECT count(*) FROM pg_trigger WHERE tgname = 'command_outbox_number' AND tgenabled <> 'D' AND tgrelid = to_regclass('command_outbox')"
 """Returns 1 if rows are numbered."""
+MISSING = (
+    "the database has no table command_outbox whose rows are numbered: run what `command-bus outbox ddl` prints, or "
+    "command_bus.sql.metadata.create_all"
+)
+
+
+def is_missing(error: SQLAlchemyError) -> bool:
+    """Return whether an error says that there is no table. PostgreSQL says it in the language of the server, so its code counts."""
+    cause = getattr(error, "orig", None)
+    code = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    return code == "42P01" or "no such table" in str(cause)

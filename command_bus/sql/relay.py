@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,18 +25,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from command_bus.bus import CommandBus
 from command_bus.clock import mono
-from command_bus.errors import CommandBusError, InvalidSettings, OutboxMissing, TooManyEntityTypes
+from command_bus.errors import CommandBusError, InvalidSettings, OutboxUnavailable, TooManyEntityTypes
 from command_bus.randomness import JITTER, token
 from command_bus.serialization.envelope import names_of
 from command_bus.serialization.limits import printable
 from command_bus.sql.outbox_table import (
     LOCK,
+    MISSING,
     NOW_RUNNING,
     NUMBER_REST,
     OLDEST_RUNNING,
     SNAPSHOT,
     TRIGGER,
     deleting,
+    is_missing,
     rows_behind,
     setting_aside,
     still_there,
@@ -202,7 +203,7 @@ class OutboxRelay:
         """Relay until this is cancelled.
 
         Raises:
-            OutboxMissing: There is no table, or nothing numbers its rows.
+            OutboxUnavailable: There is no table, or nothing numbers its rows.
             InvalidSettings: The mailboxes of an entity type are others than the namespace has recorded.
         """
         wait = _FIRST_WAIT
@@ -219,7 +220,7 @@ class OutboxRelay:
                     finally:
                         if self._is_numbered:  # a pool would keep it, with the lock
                             await connection.invalidate()
-            except (InvalidSettings, OutboxMissing) as error:
+            except (InvalidSettings, OutboxUnavailable) as error:
                 _log.error("the outbox %s is not relayed any more: %s", self._name, error.message)
                 raise
             except (SQLAlchemyError, OSError, CommandBusError) as error:
@@ -259,14 +260,11 @@ class OutboxRelay:
             # Later it may be off for a load: those rows are numbered all the same.
             has_trigger = self._was_checked or not self._is_numbered or (await self._ask(TRIGGER))[0][0] == 1
         except SQLAlchemyError as error:
-            if not re.search("no such table|does not exist", str(error).partition("\n")[0]):
+            if not is_missing(error):
                 raise
             has_trigger = False
         if not has_trigger:
-            raise OutboxMissing(
-                "the database has no table command_outbox whose rows are numbered: run what `command-bus outbox ddl` prints, or "
-                "command_bus.sql.metadata.create_all"
-            )
+            raise OutboxUnavailable(MISSING)
         self._was_checked = True
 
     async def _is_first(self) -> bool:
@@ -341,8 +339,11 @@ class OutboxRelay:
         rows, is_full = self._due(), len(self._taken) >= _MOST_TAKEN
         if not is_full:
             rows += await self._look(rows, without)
-        for shard in range(len(self._shards)):
-            await self._place_all(shard, [row for row in rows if self._bus.session.transport.shard_of(row.mailbox) == shard])
+        by_shard: dict[int, list[Row[Any]]] = {}
+        for row in rows:
+            by_shard.setdefault(self._bus.session.transport.shard_of(row.mailbox), []).append(row)
+        for number, part in by_shard.items():
+            await self._place_all(number, part)
         deleted = [await self._delete(number, shard) for number, shard in enumerate(self._shards)]
         return not rows and not any(deleted) and not is_full
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-from collections import Counter
 from pathlib import Path
 
-from redis.exceptions import RedisError
 from rich.console import Console
 
-from command_bus import CommandBusError
 from examples.checkout.run import Options, run
-from examples.flights.fleet import WorkerEnded
-from examples.flights.stage import Stalled
-from examples.flights.verdict import print_verdict
+from examples.flights.program import conclude
 
 __all__ = ["main"]
 
@@ -38,23 +32,8 @@ def _options(words: list[str] | None) -> Options:
 
 def main(words: list[str] | None = None) -> int:
     """Run the example and print the result."""
-    options = _options(words)
     console = Console(highlight=False)
-    try:
-        result = asyncio.run(run(options, console))
-    except (CommandBusError, RedisError, Stalled, WorkerEnded) as error:
-        console.print(f"[bold red]{type(error).__name__}[/]: ", end="")
-        console.print(str(error), markup=False)
-        return 1
-    except KeyboardInterrupt:
-        console.print("[yellow]interrupted; the workers are stopped and the run's keys removed[/]")
-        return 130
-    print_verdict(console, result.checks)
-    for end, count in Counter(result.ends.values()).most_common():
-        console.print(f"{count:4} orders: {end}", markup=False)
-    console.print(f"{result.seconds:.1f} s, {result.orders} orders, {result.killed} workers killed; {result.server}")
-    console.print("[bold green]Everything agrees.[/]" if result.right else "[bold red]Something is wrong, see above.[/]")
-    return 0 if result.right else 1
+    return conclude(console, run(_options(words), console))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ import itertools
 import random
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -21,11 +22,11 @@ from examples.checkout.proof import checks
 from examples.checkout.provider import ledger_beside
 from examples.checkout.service import BOOKS, DESK_PORT, PROVIDER_PORT
 from examples.flights.fleet import Fleet
+from examples.flights.program import Result
 from examples.flights.stage import Stage, Stalled, open_stage
-from examples.flights.verdict import Check
 from examples.synchroniser.books import Books
 
-__all__ = ["Options", "Result", "run"]
+__all__ = ["Options", "run"]
 
 _LEASE = 1.5
 _PATIENCE = 90.0
@@ -55,23 +56,6 @@ class Options:
     out: Path = Path("examples/checkout/out")
 
 
-@dataclass(slots=True)
-class Result:
-    """The result of a run."""
-
-    checks: list[Check]
-    seconds: float
-    orders: int
-    killed: int
-    server: str
-    ends: dict[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def right(self) -> bool:
-        """Whether everything holds."""
-        return all(check.holds for check in self.checks)
-
-
 async def run(options: Options, console: Console) -> Result:
     """Place orders, kill workers, wait until all have ended, and compare the books.
 
@@ -93,7 +77,8 @@ async def run(options: Options, console: Console) -> Result:
         killed = sum(len(fleet.killed) for fleet in fleets)
         kept = await _kept(stage)
         found = checks(books, ledger, ends, left=stats.depth + stats.dead_letters, killed=killed, kept=kept)
-        return Result(found, time.monotonic() - began, len(ends), killed, stage.server, ends)
+        lines = [f"{count:4} orders: {end}" for end, count in Counter(ends.values()).most_common()]
+        return Result(found, time.monotonic() - began, killed, stage.server, [*lines, f"{len(ends):4} orders"])
 
 
 def _fresh(out: Path) -> Path:

@@ -1,4 +1,4 @@
-"""One run: tellers write, everybody is killed, and the books are compared."""
+"""One run: tellers write, processes are killed, and the books are compared."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sqlalchemy import Engine, create_engine, insert, text
 
 from command_bus.sql import metadata
 from examples.flights.fleet import Fleet
+from examples.flights.program import Result
 from examples.flights.stage import Stalled, open_stage
-from examples.flights.verdict import Check
 from examples.ledger.books import ACCOUNT, ACCOUNTS, DATABASE, OWN
 from examples.ledger.proof import checks
 from scripts.postgres import postgres, programs
 
-__all__ = ["Options", "Result", "run"]
+__all__ = ["Options", "run"]
 
 _LEASE = 1.5
 _PATIENCE = 90.0
@@ -39,7 +39,7 @@ class Options:
         seconds: For which transfers are written and processes killed.
         period: Seconds between two kills.
         url: The server; None takes the environment's or an embedded one.
-        database: URL of a PostgreSQL, `postgresql+psycopg://…`, whose tables of the example are made anew; None starts one.
+        database: URL of a PostgreSQL, `postgresql+psycopg://…`, whose tables of the example are made again; None starts one.
         out: The folder for the logs.
     """
 
@@ -48,21 +48,6 @@ class Options:
     url: str | None = None
     database: str | None = None
     out: Path = Path("examples/ledger/out")
-
-
-@dataclass(slots=True)
-class Result:
-    """The result of a run."""
-
-    checks: list[Check]
-    seconds: float
-    killed: int
-    server: str
-
-    @property
-    def right(self) -> bool:
-        """Whether everything holds."""
-        return all(check.holds for check in self.checks)
 
 
 @contextmanager
@@ -79,7 +64,7 @@ def _database(given: str | None) -> Generator[str]:
 
 
 async def run(options: Options, console: Console) -> Result:
-    """Write transfers, kill whoever is there, wait until all is posted, and compare the books.
+    """Write transfers, kill processes, wait until all is posted, and compare the books.
 
     Raises:
         CommandBusError: The server cannot be used.

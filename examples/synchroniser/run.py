@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from command_bus import CommandBus, Rate
 from examples.flights.fleet import Fleet
+from examples.flights.program import Result
 from examples.flights.stage import Stalled, open_stage
-from examples.flights.verdict import Check
 from examples.synchroniser.books import Books
 from examples.synchroniser.commands import PARTNER, Edit, Refund, Sync
 from examples.synchroniser.handlers import LEDGERS
@@ -21,7 +21,7 @@ from examples.synchroniser.partner import Partner
 from examples.synchroniser.proof import Sent, checks
 from examples.synchroniser.worker import BOOKS, PORT
 
-__all__ = ["Options", "Result", "run"]
+__all__ = ["Options", "run"]
 
 _ASKED = Rate(50, per=1.0, burst=20)
 """What the bus asks of the partner, a little less than that answers."""
@@ -52,22 +52,6 @@ class Options:
     seed: int = 1
     url: str | None = None
     out: Path = Path("examples/synchroniser/out")
-
-
-@dataclass(slots=True)
-class Result:
-    """The result of a run."""
-
-    checks: list[Check]
-    seconds: float
-    killed: int
-    server: str
-    lines: list[str] = field(default_factory=list[str])
-
-    @property
-    def right(self) -> bool:
-        """Whether everything holds."""
-        return all(check.holds for check in self.checks)
 
 
 async def run(options: Options, console: Console) -> Result:

@@ -44,7 +44,7 @@ RUNS = (
         f"{_STEPS}::test_a_lost_run_is_halved_and_each_that_settles_something_doubles_the_next",
     ),
     Mutant(
-        "what may have run is told as never started",
+        "what may have run ends as never started",
         f"{_LUA}/advance/6a_run.lua",
         "    return (step.members and own_parts(parts) or parts) .. '|begun=' .. last\n",
         "    return step.members and own_parts(parts) or parts\n",

@@ -286,7 +286,7 @@ def attempts(history: History) -> Broken:
             taken = sum(claim.entity == f"item:{run.entity}" and claim.at <= run.began for claim in history.claims)
             if missing > taken:
                 yield run.entity, f"{name} started with attempt {run.attempt} after {known}, and {taken} leases were taken over"
-            known = run.attempt - (run.how == "put off" or run.beside is not None)  # a run that is given back counts for nobody
+            known = run.attempt - (run.how == "put off" or run.beside is not None)  # a run that is given back counts for none
             most = run.attempt if run.beside is not None else known
 
 

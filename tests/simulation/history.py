@@ -75,11 +75,11 @@ class Execution:
     saw: list[str] | None = None
     """Commands that the state of its entity names; None: it has none."""
     beside: int | None = None
-    """How many others were in its call; None: its handler takes one."""
+    """The number of others in its call; None: its handler takes one."""
 
     @property
     def is_uncounted(self) -> bool:
-        """Whether it may have used no attempt: it was put off, or is of a run that was given back or halved."""
+        """True if it may have used no attempt: it was put off, or is of a run that was given back or halved."""
         return self.how == "put off" or (self.beside is not None and self.how not in ("failed", "gave up"))
 
     def is_with(self, other: Execution) -> bool:

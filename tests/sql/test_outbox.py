@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from command_bus import Command, CommandBus, EntityId, EntityPolicy, Unique, lanes
 from command_bus.embedded import EmbeddedServer
-from command_bus.errors import InvalidCommand, InvalidSettings, OutboxMissing, WrongTransaction
+from command_bus.errors import InvalidCommand, InvalidSettings, OutboxUnavailable, WrongTransaction
 from command_bus.sql import Outbox, OutboxRelay
 from command_bus.sql.outbox_admin import figures
 from command_bus.sql.outbox_table import OUTBOX
@@ -274,7 +274,7 @@ async def test_what_is_refused(shop: Shop, stage: Stage) -> None:
         OutboxRelay(shop.bus, _Mysql())  # type: ignore[arg-type]
     async with shop.bus:
         async with _without_table(stage):
-            with pytest.raises(OutboxMissing, match="outbox ddl"):
+            with pytest.raises(OutboxUnavailable, match="outbox ddl"):
                 async with shop.relay():
                     pass
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from sqlalchemy import make_url
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
@@ -74,6 +76,18 @@ def test_what_the_command_line_refuses(url: str) -> None:
     done = CliRunner().invoke(app, ["outbox", "status", "--database", url])
     assert done.exit_code == (1 if url.startswith("postgresql://nobody") else 2), done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_a_database_without_the_table_or_away_is_told_apart(server_stage: Stage, tmp_path: Path) -> None:
+    def told(url: str) -> str:
+        done = CliRunner().invoke(app, ["outbox", "status", "--database", url])
+        assert done.exit_code == 1
+        return done.output
+
+    assert "run what `command-bus outbox ddl` prints" in " ".join(told(f"sqlite:///{tmp_path / 'none.db'}").split())
+    empty = make_url(server_stage.url).update_query_dict({"options": "-csearch_path=pg_catalog"})
+    assert "run what `command-bus outbox ddl` prints" in " ".join(told(empty.render_as_string(hide_password=False)).split())
+    assert "cannot be asked" in " ".join(told("postgresql://nobody@127.0.0.1:1/none").split())
 
 
 @pytest.mark.parametrize("row", ["0", str(2**63), "x"])

@@ -12,7 +12,7 @@ from command_bus.cli.connection import run_until_interrupted
 from command_bus.cli.options import Answer, Json, Target, command_group, with_target
 from command_bus.cli.output import format_table, format_time_and_age
 from command_bus.cli.terminal import echo, escape, failure, usage_error
-from command_bus.errors import InvalidSettings, MissingExtra, OutboxMissing
+from command_bus.errors import InvalidSettings, MissingExtra, OutboxUnavailable
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -41,7 +41,7 @@ def _explained() -> Generator[None]:
         raise usage_error(f"{error.name} is not installed: pip install '{wanted}'") from None
     except (InvalidSettings, MissingExtra) as error:
         raise usage_error(escape(error.message)) from None
-    except OutboxMissing as error:
+    except OutboxUnavailable as error:
         raise failure(escape(error.message)) from None
 
 
@@ -93,7 +93,7 @@ def status(*, database: _Database, as_json: Json = False) -> None:
     """Show how many rows wait, since when the oldest does, and what is set aside.
 
     \b
-    Exit codes: 0 shown, 1 no table, or rows that nothing numbers, 2 wrong usage or a missing package.
+    Exit codes: 0 shown, 1 no table, or rows that nothing numbers, or no database, 2 wrong usage or a missing package.
     """  # noqa: D301
     with _explained():
         from command_bus.sql.outbox_admin import figures
@@ -116,7 +116,7 @@ def list_failed(
     """List rows whose commands can never be accepted as they are, with the reason: `outbox retry` or `outbox discard` them.
 
     \b
-    Exit codes: 0 shown, 1 no table, 2 wrong usage or a missing package.
+    Exit codes: 0 shown, 1 no table or no database, 2 wrong usage or a missing package.
     """  # noqa: D301
     with _explained():
         from command_bus.sql.outbox_admin import failed
@@ -132,7 +132,7 @@ def retry(rows: _Ids, *, database: _Database) -> None:
     """Let rows that are set aside be sent again. Their entity has gone on: they come behind what it has had since.
 
     \b
-    Exit codes: 0 all of them, 1 one is no such row, 2 wrong usage or a missing package.
+    Exit codes: 0 all of them, 1 one is no such row, or no table or database, 2 wrong usage or a missing package.
     """  # noqa: D301
     with _explained():
         from command_bus.sql import outbox_admin
@@ -145,7 +145,7 @@ def discard(rows: _Ids, *, database: _Database) -> None:
     """Delete rows that are set aside: their commands are never sent.
 
     \b
-    Exit codes: 0 all of them, 1 one is no such row, 2 wrong usage or a missing package.
+    Exit codes: 0 all of them, 1 one is no such row, or no table or database, 2 wrong usage or a missing package.
     """  # noqa: D301
     with _explained():
         from command_bus.sql import outbox_admin

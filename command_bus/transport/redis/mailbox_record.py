@@ -108,7 +108,7 @@ class MailboxRecord(NamedTuple):
 
     @property
     def run(self) -> RunNotes:
-        """What it says of runs."""
+        """Return the notes of runs."""
         return runs_of(f"{key}={value}" for key, value in self.parts.items()) if self.parts else NO_RUN
 
     @property

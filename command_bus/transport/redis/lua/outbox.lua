@@ -40,7 +40,7 @@
 -- What is noted and the token that it was noted under are one write with the commands. So a relay that was
 -- paused, or a request of it that is late, meets another token; and a failover that has lost the last writes
 -- has lost the notes with the commands. The answer stands in `value` because a request that is repeated
--- after a failover may meet fuller mailboxes: the token alone would stand for two states.
+-- after a failover may meet fuller mailboxes: the token alone would name two states.
 
 local outbox, call = KEYS[8], redis.call
 local present = call('HGET', outbox, 'value') or ''

@@ -3,8 +3,8 @@
 --
 -- run     <last>:<count>: the command that runs and those behind it, to this one, run. It is there while the
 --         mailbox is held
--- begun   <last>: those to this one were in a run that has ended without them, and may have run: none is told
---         that it never ran, and its deadline no longer counts
+-- begun   <last>: those to this one were in a run that has ended without them, and may have run: none ends as
+--         one that never ran, and its deadline no longer counts
 -- cap     most commands of the next run; it is halved where a worker is lost, so that one which kills its
 --         worker runs alone in the end, and doubled by each run that settles something
 --
