@@ -106,10 +106,17 @@ for _statement in NUMBERING:
 
 _COLUMNS = "id, mailbox, command_id, digest, envelope, flow, due_ms"
 _NUMBER = {"postgresql": "n", "sqlite": "id"}
+_MOMENT = {
+    "postgresql": "(SELECT txid_snapshot_xmin(txid_current_snapshot())) AS ended, (SELECT txid_current()) AS now",
+    "sqlite": "0 AS ended, 0 AS now",
+}
+"""Two ids of transactions, of the moment of a statement: all below the first have ended; the second is newer than all that have written."""
+_MINE = "WITH mine AS MATERIALIZED (SELECT txid_current() AS tx)"
+"""Gives a statement the id of its transaction before it takes a number: who looks takes a number for one of a transaction that has an id."""
 
 
 def rows_behind(dialect: str, floor: int, most: int, without: Sequence[str] = ()) -> Statement:
-    """Return what reads rows with higher numbers: number, id and the rest; not those of some mailboxes."""
+    """Return what reads rows with higher numbers: number, id and the rest, and `ended` and `now` of the moment; not those of some mailboxes."""
     number, others = _NUMBER[dialect], ""
     values: dict[str, Any] = {"floor": floor, "most": most}
     if without and dialect == "postgresql":
@@ -117,7 +124,8 @@ def rows_behind(dialect: str, floor: int, most: int, without: Sequence[str] = ()
     elif without:
         marks = ", ".join(f":m{at}" for at in range(len(without)))
         others, values = f" AND mailbox NOT IN ({marks})", {**values, **{f"m{at}": name for at, name in enumerate(without)}}
-    sql = f"SELECT {number}, {_COLUMNS} FROM command_outbox WHERE {number} > :floor AND error IS NULL{others} ORDER BY {number} LIMIT :most"  # noqa: S608 - nothing is put in but what stands here
+    columns = f"{number}, {_COLUMNS}, {_MOMENT[dialect]}"
+    sql = f"SELECT {columns} FROM command_outbox WHERE {number} > :floor AND error IS NULL{others} ORDER BY {number} LIMIT :most"  # noqa: S608 - nothing is put in but what stands here
     return sql, values
 
 
@@ -156,8 +164,8 @@ def retrying(dialect: str, row: int) -> Sequence[Statement]:
     The last statement returns its old id.
     """
     if dialect == "postgresql":
-        again = "UPDATE command_outbox SET error = NULL, n = nextval('command_outbox_numbers') WHERE {} AND error IS NOT NULL RETURNING id"
-        return [_of(dialect, [row], again)]
+        again = "UPDATE command_outbox SET error = NULL, tx = mine.tx, n = nextval('command_outbox_numbers') FROM mine"
+        return [_of(dialect, [row], f"{_MINE} {again} WHERE {{}} AND error IS NOT NULL RETURNING id")]
     names = "tx, mailbox, command_id, digest, envelope, flow, due_ms, added_ms"
     copied = (
         f"INSERT INTO command_outbox ({names}) SELECT {names} FROM command_outbox WHERE {{}} AND error IS NOT NULL RETURNING id"  # noqa: S608 - as above
@@ -177,16 +185,14 @@ LOCK = (
 """Returns whether this session is the one that relays this table."""
 SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 """Lets all that is read until `COMMIT` be of one moment."""
-OLDEST_RUNNING = "SELECT txid_snapshot_xmin(txid_current_snapshot())"
-"""Returns an id of a transaction: those below it have ended."""
-NOW_RUNNING = "SELECT txid_current()"
-"""Returns the id of a transaction that is newer than all that have written something."""
-NUMBER_REST = """
+NUMBER_REST = f"""
+{_MINE}
 UPDATE command_outbox SET n = given.n FROM (
     SELECT id, nextval('command_outbox_numbers') AS n FROM (
-        SELECT id FROM command_outbox WHERE n IS NULL AND tx < txid_snapshot_xmin(txid_current_snapshot()) ORDER BY id
+        SELECT id FROM command_outbox, mine
+        WHERE n IS NULL AND command_outbox.tx < mine.tx AND command_outbox.tx < txid_snapshot_xmin(txid_current_snapshot()) ORDER BY id
     ) AS rest
-) AS given WHERE command_outbox.id = given.id RETURNING command_outbox.id"""
+) AS given WHERE command_outbox.id = given.id RETURNING command_outbox.id"""  # noqa: S608 - as above
 """Numbers rows that were added while the trigger was off, in the order of their ids."""
 FIGURES = """
 SELECT count(*), count(error), min(CASE WHEN error IS NULL THEN added_ms END), sum(CASE WHEN n IS NULL THEN 1 ELSE 0 END)

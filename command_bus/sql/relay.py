@@ -32,9 +32,7 @@ from command_bus.serialization.limits import printable
 from command_bus.sql.outbox_table import (
     LOCK,
     MISSING,
-    NOW_RUNNING,
     NUMBER_REST,
-    OLDEST_RUNNING,
     SNAPSHOT,
     TRIGGER,
     deleting,
@@ -53,7 +51,7 @@ _log = logging.getLogger("command_bus.outbox")
 _PAGE = 500
 _MOST_BYTES, _MOST_READ = 1024 * 1024, 8 * 1024 * 1024
 """Bytes of a request to the bus, and of a page of rows, about."""
-_MOST_TAKEN = 20_000
+_MOST_TAKEN = 100_000
 """Rows that are taken and not deleted yet, at most: then the relay waits for its deletes."""
 _MOST_APART = 1_000
 """Rows of mailboxes that take none at the moment, at most: then no more rows of these are read."""
@@ -121,7 +119,7 @@ class OutboxRelay:
         bus: Open while this runs. Its settings must name the same mailboxes as those of who adds.
         engine: Of the database.
         name: Of this outbox, where several databases have one for the same bus.
-        keep: Seconds for which a row outlives its acceptance. What the server loses within them is sent again. At most 20,000 rows are kept so.
+        keep: Seconds for which a row outlives its acceptance. What the server loses within them is sent again. At most 100,000 rows are kept so.
         poll: Seconds between looks while nothing comes.
 
     Attributes:
@@ -159,7 +157,7 @@ class OutboxRelay:
     def _forget(self) -> None:
         """Know nothing, as at the beginning."""
         self._shards: list[_Shard] = []
-        self._taken: set[str] = set()
+        self._taken: set[_Place] = set()
         self._apart: dict[str, _Waiting] = {}
         self._floor = 0
         self._raise: tuple[int, int] | None = None
@@ -277,41 +275,39 @@ class OutboxRelay:
         """Return rows that are not taken and do not wait apart, in the order of their commits.
 
         A row may become visible behind others with higher numbers, of other mailboxes. So the look begins at a floor below which all is known: the
-        highest number of an earlier look, once all transactions have ended that had begun to write by then. All pages of a look are of one moment,
-        else a page could show a row of a mailbox whose row before was not there yet.
+        highest number that a look has seen, once all transactions have ended that had begun to write by then. Where no other one writes that is at
+        once. All pages of a look are of one moment, else a page could show a row of a mailbox whose row before was not there yet.
 
         Args:
             due: Rows that are known.
             without: Mailboxes whose rows are left for later; then the floor stays.
         """
-        ended = (await self._ask(OLDEST_RUNNING))[0][0] if self._raise is not None and self._is_numbered else 0
         known = {row.id for each in self._apart.values() for row in each.rows} | {row.id for row in due}
         page = await self._read(self._floor, without)
-        fresh, reached, is_whole = self._fresh(page, known), page[-1][0] if page else self._floor, len(page) < self._asked
+        fresh, last, is_whole = self._fresh(page, known), page[-1] if page else None, len(page) < self._asked
         if not is_whole and len(fresh) < len(page):
-            fresh, reached, is_whole = await self._read_further(known, without)
-        if without:
+            fresh, last = await self._read_further(known, without)
+        if last is None or without:
             return fresh
-        if self._raise is not None and self._raise[1] < ended and reached >= self._raise[0]:
-            self._floor, self._raise = self._raise[0], None
-        if not self._is_numbered:
-            self._floor = reached  # one writes at a time
-        elif self._raise is None and reached > self._floor:
-            self._raise = reached, (await self._ask(NOW_RUNNING))[0][0]
+        for number, newest in ([] if self._raise is None else [self._raise]) + [(last[0], last.now)]:
+            if last[0] >= number and newest <= last.ended:
+                self._floor, self._raise = number, None
+            elif self._raise is None:
+                self._raise = number, newest
         return fresh
 
-    async def _read_further(self, known: set[int], without: Sequence[str]) -> tuple[list[Row[Any]], int, bool]:
-        """Read pages from the floor on until there is a page of rows that are not known; return also the last number, and whether that is the end."""
-        fresh, reached, is_whole = list[Row[Any]](), self._floor, False
+    async def _read_further(self, known: set[int], without: Sequence[str]) -> tuple[list[Row[Any]], Row[Any] | None]:
+        """Read pages from the floor on until there is a page of rows that are not known; return also the last row."""
+        fresh, last, is_whole = list[Row[Any]](), None, False
         if self._is_numbered:
             await self._ask(SNAPSHOT)
         while not is_whole and len(fresh) < self._page:
-            page = await self._read(reached, without)
+            page = await self._read(self._floor if last is None else last[0], without)
             fresh += self._fresh(page, known)
-            reached, is_whole = page[-1][0] if page else reached, len(page) < self._asked
+            last, is_whole = page[-1] if page else last, len(page) < self._asked
         if self._is_numbered:
             await self._ask("COMMIT")
-        return fresh, reached, is_whole
+        return fresh, last
 
     async def _read(self, floor: int, without: Sequence[str]) -> Sequence[Row[Any]]:
         """Return a page of rows, of some megabytes at most once their size is known."""
@@ -322,7 +318,7 @@ class OutboxRelay:
         return page
 
     def _fresh(self, page: Sequence[Row[Any]], known: set[int]) -> list[Row[Any]]:
-        return [row for row in page if row.id not in known and _key(row.id, row.command_id) not in self._taken]
+        return [row for row in page if row.id not in known and (row.id, row.command_id) not in self._taken]
 
     # The bus.
 
@@ -345,6 +341,8 @@ class OutboxRelay:
         for number, part in by_shard.items():
             await self._place_all(number, part)
         deleted = [await self._delete(number, shard) for number, shard in enumerate(self._shards)]
+        if is_full and not rows and not any(deleted):
+            await asyncio.sleep(self._poll)
         return not rows and not any(deleted) and not is_full
 
     async def _begin(self) -> None:
@@ -358,7 +356,7 @@ class OutboxRelay:
                     if _key(row.id, row.command_id) in each.rows:
                         shard.taken.append((now, (row.id, row.command_id)))
             shard.deleted = sorted(each.rows - {_key(*place) for _, place in shard.taken})
-        self._shards, self._taken = shards, {key for each in found for key in each.rows}
+        self._shards, self._taken = shards, {place for shard in shards for _, place in shard.taken}
 
     def _due(self) -> list[Row[Any]]:
         """Return rows of mailboxes that took none, and are asked again."""
@@ -425,15 +423,15 @@ class OutboxRelay:
         if placed.is_confirmed:
             shard.taken += ((now, place) for place in shard.unconfirmed)
             shard.unconfirmed.clear()
-        for (row, _), (key, _), admission in zip(rows, keyed, placed.admissions, strict=True):
-            waits = self._apart.get(row.mailbox)
+        for (row, _), admission in zip(rows, placed.admissions, strict=True):
+            waits, place = self._apart.get(row.mailbox), (row.id, row.command_id)
             if admission in _SENT:
                 self.sent += admission is Admission.ACCEPTED
-                self._taken.add(key)
+                self._taken.add(place)
                 if placed.is_confirmed:
-                    shard.taken.append((now, (row.id, row.command_id)))
+                    shard.taken.append((now, place))
                 else:
-                    shard.unconfirmed.append((row.id, row.command_id))
+                    shard.unconfirmed.append(place)
                 if waits is not None and not waits.rows:
                     del self._apart[row.mailbox]
             elif admission is Admission.CONFLICT:
@@ -466,7 +464,6 @@ class OutboxRelay:
             self.again += sum(_key(*place) not in answer.rows for place in known)
             raise _Stale
         del shard.deleted[: len(deleted)]
-        self._taken.difference_update(deleted)
         return answer, asked_at
 
     async def _delete(self, number: int, shard: _Shard) -> bool:
@@ -480,6 +477,7 @@ class OutboxRelay:
             places.append(shard.taken.popleft()[1])
         if places:
             await self._ask(deleting(self._dialect, places))
+            self._taken.difference_update(places)
             shard.deleted += [_key(*place) for place in places]
         return bool(places)
 

@@ -85,7 +85,9 @@ def hunt(mutant: Mutant, seeds: int, jobs: int = 1) -> Verdict:
             return Verdict(mutant, True, f"it did not end within {_LONGEST} s", "")
     by = mutant.seen_by
     if mutant.seen_by == SIMULATION:
-        found = re.search(r"^seed (\d+) .*breaks:\n  (.*)$", done.stdout, re.MULTILINE)
-        by = f"seed {found[1]}: {found[2]}" if found else ""
+        found = re.search(r"^(seed \d+) .*breaks:\n  (.*)$", done.stdout, re.MULTILINE)
+        if found is None:  # an error that the simulator does not expect ends it
+            found = re.search(r"^command_bus\.errors\.(\w+): (.*)$", done.stderr, re.MULTILINE)
+        by = f"{found[1]}: {found[2]}" if found else ""
         return Verdict(mutant, found is not None, by, done.stdout + done.stderr)
     return Verdict(mutant, done.returncode == 1, by, done.stdout + done.stderr)

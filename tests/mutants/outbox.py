@@ -47,7 +47,8 @@ OUTBOX = (
     Mutant(
         "what is noted is dropped before the row is deleted",
         _RELAY,
-        "            await self._ask(deleting(self._dialect, places))\n            shard.deleted += [_key(*place) for place in places]\n",
+        "            await self._ask(deleting(self._dialect, places))\n            self._taken.difference_update(places)\n"
+        "            shard.deleted += [_key(*place) for place in places]\n",
         "            shard.deleted += [_key(*place) for place in places]\n            await self._place(number, [])\n"
         "            await self._ask(deleting(self._dialect, places))\n",
         _WORLDS,
@@ -55,9 +56,16 @@ OUTBOX = (
     Mutant(
         "a relay looks only behind what it saw last",
         _RELAY,
-        "        if self._raise is not None and self._raise[1] < ended and reached >= self._raise[0]:\n",
-        "        if self._raise is not None:\n",
+        "            if last[0] >= number and newest <= last.ended:\n",
+        "            if last[0] >= number:\n",
         _WRITERS,
+    ),
+    Mutant(
+        "a transaction that is newer than the last that ended counts as ended",
+        _TABLE,
+        "(SELECT txid_current()) AS now",
+        "(SELECT txid_snapshot_xmax(txid_current_snapshot())) AS now",
+        "tests/sql/test_outbox_looks.py::test_a_transaction_that_is_newer_than_all_that_have_ended_is_waited_for",
     ),
     Mutant(
         "rows are numbered without a lock",

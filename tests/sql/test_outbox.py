@@ -338,59 +338,6 @@ async def test_a_full_entity_of_many_rows_holds_up_no_other(stage: Stage, server
                 await asyncio.sleep(0.01)
 
 
-async def test_rows_above_an_open_transaction_are_accepted_once(server_stage: Stage, server: EmbeddedServer) -> None:
-    shop = Shop(server_stage, server, entities={"order": EntityPolicy(max_depth=5)})
-    with server_stage.engine.connect() as open_one:
-        open_one.execute(text("SELECT txid_current()"))
-        async with shop.bus, shop.relay(poll=0.001) as relay:
-            shop.add(*range(8))
-            await asyncio.sleep(0.6)
-            async with shop.bus.worker():
-                async with asyncio.timeout(20):
-                    while relay.sent < 8:
-                        await asyncio.sleep(0.01)
-                await shop.bus.wait_idle(20)
-            assert relay.sent == 8
-        open_one.rollback()
-    assert [n for _, n in shop.seen] == list(range(8))
-
-
-async def test_pages_of_a_look_are_of_one_moment(
-    server_stage: Stage, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shop, stage = Shop(server_stage, server), server_stage
-    async with shop.bus, shop.relay(keep=60.0, poll=60.0) as relay:
-        with stage.engine.connect() as open_one:
-            open_one.execute(text("SELECT txid_current()"))  # so that the floor stays
-            first, second = Session(stage.engine), Session(stage.engine)
-            shop.outbox.add(first, Ship(order="m", n=1))
-            first.flush()
-            first.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))  # numbered, and not visible yet
-            for number in range(0, 1_200, 400):
-                shop.add(*range(number, number + 400), order="others")
-            read, pages = relay._read, 0
-
-            async def reading(*given: Any) -> Any:
-                nonlocal pages
-                pages += 1
-                if pages == 3:  # between two pages of a look
-                    first.commit()
-                    shop.outbox.add(second, Ship(order="m", n=2))
-                    second.commit()
-                return await read(*given)
-
-            monkeypatch.setattr(relay, "_read", reading)
-            for _ in range(12):
-                relay._is_rested.set()
-                if relay._task is not None:
-                    relay._task.cancel()
-                    await asyncio.gather(relay._task, return_exceptions=True)
-                relay._task = asyncio.ensure_future(relay.run())
-                await asyncio.sleep(0.15)
-        await shop.handled()
-        assert [n for order, n in shop.seen if order == "m"] == [1, 2]
-
-
 async def test_a_table_that_is_made_again_has_other_rows(shop: Shop, stage: Stage) -> None:
     async with shop.bus:
         shop.add(0, 1, 2)
