@@ -231,7 +231,7 @@ class Batches:
     Args:
         threads: The place where plain functions run.
         contexts: Makes the context of each call.
-        is_full: Returns whether no more commands can wait: then what waits is called at once.
+        is_full: Returns whether no more commands can wait: then what waits is called at once, unless the end of a call will make room.
     """
 
     def __init__(self, threads: HandlerThreads, contexts: CommandContexts, is_full: Callable[[], bool]) -> None:
@@ -239,6 +239,7 @@ class Batches:
         self._contexts = contexts
         self._is_full = is_full
         self._queues: dict[Handler, _Queue] = {}
+        self._calls: set[asyncio.Task[None]] = set()
         self._waits = True
         self._loop = asyncio.get_running_loop()
 
@@ -280,7 +281,8 @@ class Batches:
         queue.members.append(member)
         if member.running is not None:
             member.running.gathers = True
-        if len(queue.members) >= batch.size or not self._waits or self._is_full():
+        # Where none more can wait and a call is under way, its end makes room: if each were called at once then, a busy worker would call with single ones.
+        if len(queue.members) >= batch.size or not self._waits or (not self._calls and self._is_full()):
             self._begin_all(handler)
         elif queue.timer is None:
             queue.timer = self._loop.call_later(batch.wait, self._begin_all, handler)
@@ -312,11 +314,19 @@ class Batches:
     def _begin(self, handler: Handler, members: list[Member], work: Coroutine[Any, Any, None] | None = None) -> None:
         name, work = f"command_bus.batch {handler.spec.name}", work or self._call_all(handler, members)
         call = self._loop.create_task(work, name=name, context=self._contexts.new())
+        self._calls.add(call)
+        call.add_done_callback(self._ended)
         beside = frozenset(each.running.mailbox for each in members if each.running is not None)
         for each in members:
             each.batch, each.call = members, call
             if each.running is not None:
                 each.running.gathers, each.running.beside = False, beside
+
+    def _ended(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        if self._queues and not self._calls and self._is_full():  # of what waits here: nothing else makes room
+            for handler in list(self._queues):
+                self._begin_all(handler)
 
     async def _call_all(self, handler: Handler, members: list[Member]) -> None:
         outcomes = await Halving(members, partial(self.call, handler), Member.is_ended_by).outcomes()
