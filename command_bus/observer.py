@@ -42,6 +42,29 @@ class WorkerFigures:
     awaiting_reply: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RelayFigures:
+    """The figures of a relay of an outbox since it was made.
+
+    Attributes:
+        sent: Commands that were accepted.
+        again: Rows that it had sent, and that the server has lost.
+        set_aside: Rows that can never be accepted.
+        kept: Rows that are accepted, and not deleted yet.
+        apart: Rows of mailboxes that take none at the moment, now.
+        lag: Seconds from the add of the oldest row that it saw last until it was sent; 0 while nothing comes.
+        working: Whether it is the one that relays, and reaches the database and the server.
+    """
+
+    sent: int
+    again: int
+    set_aside: int
+    kept: int
+    apart: int
+    lag: float
+    working: bool
+
+
 class Observer(Protocol):
     """Receives what happens, in the event loop of the bus. It must be quick, and must not raise."""
 
@@ -97,10 +120,17 @@ class Observer(Protocol):
 
 
 class OutwardObserver(Protocol):
-    """Receives what a bus sends to others: notifications and webhooks. An `Observer` that wants to know has one as its attribute `outward`."""
+    """Receives what passes between a bus and others: notifications, webhooks, outboxes.
+
+    An `Observer` that wants to know has one as its attribute `outward`.
+    """
 
     def notifies(self, figures: Callable[[], NotificationFigures]) -> None:
         """Receive, as a bus with a notifier opens, a function that returns its figures; any thread may call it."""
+        ...
+
+    def relays(self, figures: Callable[[], RelayFigures]) -> None:
+        """Receive, as a relay of an outbox is made, a function that returns its figures; any thread may call it."""
         ...
 
     def posted(self, webhook: str, result: str) -> None:

@@ -16,6 +16,8 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from command_bus.bus import CommandBus
+from command_bus.clock import format_duration, wall_ms
+from command_bus.doctor.diagnosis import CommandLine, Finding, command_line
 from command_bus.errors import InvalidSettings, OutboxUnavailable
 from command_bus.sql.outbox_table import FAILED, FIGURES, MISSING, NUMBERING, TRIGGER, discarding, is_missing, retrying
 from command_bus.sql.relay import OutboxRelay
@@ -25,6 +27,8 @@ from command_bus.transport.mailboxes import mailbox_label
 from command_bus.worker.worker_bus import on_signals
 
 T = TypeVar("T")
+_LATE = 60.0
+"""Seconds after which a row that still stands there is worth a warning; relays keep rows for some seconds."""
 
 
 def statements(dialect: str) -> list[str]:
@@ -122,6 +126,36 @@ def figures(database: str) -> OutboxFigures:
         return OutboxFigures(count, failed, (unnumbered or 0) if is_server else 0, oldest, numbered)
 
     return _on(database, ask)
+
+
+def examine(database: str, line: CommandLine = command_line) -> list[Finding]:
+    """Check an outbox: its table, what numbers its rows, what is set aside, what waits.
+
+    Args:
+        database: URL of the database.
+        line: Makes command lines.
+
+    Raises:
+        InvalidSettings: As `figures`.
+    """
+    try:
+        found = figures(database)
+    except OutboxUnavailable as error:
+        return [Finding("outbox", "bad", error.message, line("outbox", "ddl"))]
+    findings: list[Finding] = []
+    if not found.numbered:
+        findings.append(Finding("outbox", "bad", "nothing numbers the rows: none is sent", line("outbox", "ddl")))
+    elif found.unnumbered:
+        text = f"{found.unnumbered:,} rows were added while nothing numbered them: a relay sends them within a minute"
+        findings.append(Finding("outbox", "warning", text, line("outbox", "relay")))
+    if found.failed:
+        text = f"{found.failed:,} rows are set aside: they can never be accepted as they are"
+        findings.append(Finding("outbox", "warning", text, line("outbox", "list")))
+    age = 0.0 if found.oldest_at_ms is None else (wall_ms() - found.oldest_at_ms) / 1000
+    if age > _LATE:
+        text = f"the oldest row was added {format_duration(age)} ago: does a relay run, and are its entities full or parked?"
+        findings.append(Finding("outbox", "warning", text, line("outbox", "relay")))
+    return findings or [Finding("outbox", "ok", f"{found.rows:,} rows")]
 
 
 def failed(database: str, most: int) -> list[AsideRow]:

@@ -104,7 +104,7 @@ for _statement in NUMBERING:
     _numbering: Any = DDL(_statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
     event.listen(OUTBOX, "after_create", _numbering.execute_if(dialect="postgresql"))
 
-_COLUMNS = "id, mailbox, command_id, digest, envelope, flow, due_ms"
+_COLUMNS = "id, mailbox, command_id, digest, envelope, flow, due_ms, added_ms"
 _NUMBER = {"postgresql": "n", "sqlite": "id"}
 _MOMENT = {
     "postgresql": "(SELECT txid_snapshot_xmin(txid_current_snapshot())) AS ended, (SELECT txid_current()) AS now",

@@ -24,8 +24,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from command_bus.bus import CommandBus
-from command_bus.clock import mono
+from command_bus.clock import mono, wall_ms
 from command_bus.errors import CommandBusError, InvalidSettings, OutboxUnavailable, TooManyEntityTypes
+from command_bus.observer import RelayFigures, outward_of
 from command_bus.randomness import JITTER, token
 from command_bus.serialization.envelope import names_of
 from command_bus.serialization.limits import printable
@@ -147,12 +148,22 @@ class OutboxRelay:
         self._bus, self._engine, self._name, self._keep, self._poll = bus, engine, name, keep, poll
         self._is_numbered = self._dialect == "postgresql"
         self.sent = self.again = 0
+        self._set_aside_count, self._lag, self._is_working = 0, 0.0, False
         self._task: asyncio.Task[None] | None = None
         self._connection: AsyncConnection
         self._is_rested = asyncio.Event()
         self._was_checked = False
         self._page = self._asked = _PAGE // 10
         self._forget()
+        if (outward := outward_of(bus.session.observer)) is not None:
+            outward.relays(lambda: self.figures)
+
+    @property
+    def figures(self) -> RelayFigures:
+        """Return what this relay has done, and its state. Any thread may ask."""
+        apart = sum(len(each.rows) for each in list(self._apart.values()))
+        kept, lag = len(self._taken), self._lag
+        return RelayFigures(self.sent, self.again, self._set_aside_count, kept, apart, lag, self._is_working)
 
     def _forget(self) -> None:
         """Know nothing, as at the beginning."""
@@ -216,6 +227,7 @@ class OutboxRelay:
                             await self._relay()
                             wait = _FIRST_WAIT
                     finally:
+                        self._is_working = False
                         if self._is_numbered:  # a pool would keep it, with the lock
                             await connection.invalidate()
             except (InvalidSettings, OutboxUnavailable) as error:
@@ -230,6 +242,7 @@ class OutboxRelay:
     async def _relay(self) -> None:
         """Do a round if this is the relay that works, and wait if there was nothing to do."""
         if not await self._is_first():
+            self._is_working = False
             await asyncio.sleep(_STANDBY)
             return
         try:
@@ -240,6 +253,7 @@ class OutboxRelay:
             self._is_locked = is_locked
             await asyncio.sleep(0 if is_locked else _STANDBY * JITTER.uniform(0.1, 1.0))
             return
+        self._is_working = True
         if is_idle:
             self._is_rested.set()
             await asyncio.sleep(self._poll)
@@ -340,6 +354,7 @@ class OutboxRelay:
             by_shard.setdefault(self._bus.session.transport.shard_of(row.mailbox), []).append(row)
         for number, part in by_shard.items():
             await self._place_all(number, part)
+        self._lag = max(0.0, (wall_ms() - min(row.added_ms for row in rows)) / 1000) if rows else 0.0
         deleted = [await self._delete(number, shard) for number, shard in enumerate(self._shards)]
         if is_full and not rows and not any(deleted):
             await asyncio.sleep(self._poll)
@@ -484,3 +499,4 @@ class OutboxRelay:
     async def _set_aside(self, row: Row[Any], why: str) -> None:
         _log.error("the outbox %s: the command %s is set aside: %s", self._name, printable(row.command_id), printable(why))
         await self._ask(setting_aside(self._dialect, row.id, why))
+        self._set_aside_count += 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from command_bus.admin.info import PriorityInfo, Stats
     from command_bus.bus import CommandBus
     from command_bus.notifications.notifications import NotificationFigures
-    from command_bus.observer import WorkerFigures
+    from command_bus.observer import RelayFigures, WorkerFigures
     from command_bus.transport.flows import Flow
     from command_bus.worker.worker_bus import WorkerBus
 
@@ -41,6 +41,7 @@ class OutwardMetrics:
         self._max_names = max_names
         self._names: set[str] = set()
         self._notices: list[Callable[[], NotificationFigures]] = []
+        self._relays: list[Callable[[], RelayFigures]] = []
         given: dict[str, Any] = {"namespace": "command_bus", "registry": registry}
         results = "Requests to receivers of webhooks, by what became of them."
         self._requests = Counter("webhook_requests", results, ("webhook", "result"), **given)
@@ -52,6 +53,10 @@ class OutwardMetrics:
         """Implement `OutwardObserver`."""
         self._notices.append(figures)
 
+    def relays(self, figures: Callable[[], RelayFigures]) -> None:
+        """Implement `OutwardObserver`."""
+        self._relays.append(figures)
+
     def posted(self, webhook: str, result: str) -> None:
         """Implement `OutwardObserver`."""
         self._requests.labels(self._label(webhook), result).inc()
@@ -61,9 +66,10 @@ class OutwardMetrics:
         self._gaps.labels(self._label(webhook)).inc()
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the figures of notifications, once there is a bus that has a notifier; called by prometheus_client."""
-        figures = [ask() for ask in self._notices]
-        yield from _sums(_NOTICES, figures) if figures else ()
+        """Yield the figures of notifications and outboxes, once there is a notifier or a relay; called by prometheus_client."""
+        for rows, asked in ((_NOTICES, self._notices), (_RELAYS, self._relays)):
+            figures = [ask() for ask in asked]
+            yield from _sums(rows, figures) if figures else ()
 
     def _label(self, webhook: str) -> str:
         if webhook not in self._names and len(self._names) >= self._max_names:
@@ -97,6 +103,20 @@ _NOTICES = (
     (CounterMetricFamily, "notices_unreadable", "unreadable", "Messages that came and are no notices."),
     (CounterMetricFamily, "notice_sends_failed", "failed", "Sends of notices that failed."),
     (CounterMetricFamily, "notice_reconnects", "reconnects", "Cut connections of listeners that were made again."),
+)
+_RELAYS = (
+    (CounterMetricFamily, "outbox_sent", "sent", "Commands of outboxes that were accepted."),
+    (CounterMetricFamily, "outbox_sent_again", "again", "Rows of outboxes that were sent, and that the server had lost."),
+    (CounterMetricFamily, "outbox_set_aside", "set_aside", "Rows of outboxes that can never be accepted."),
+    (GaugeMetricFamily, "outbox_kept", "kept", "Rows of outboxes that are accepted, and not deleted yet."),
+    (GaugeMetricFamily, "outbox_apart", "apart", "Rows of outboxes whose mailboxes take none at the moment."),
+    (GaugeMetricFamily, "outbox_lag_seconds", "lag", "From the add of a row until it was sent, for the oldest of the last look."),
+    (
+        GaugeMetricFamily,
+        "outbox_relays",
+        "working",
+        "Relays of this process that relay now: not those that follow, or that wait for a server.",
+    ),
 )
 _PROCESS = (
     (GaugeMetricFamily, "in_flight", "running", "Entities that this process's workers run now."),
@@ -160,7 +180,7 @@ class PrometheusMetrics:
     Attributes:
         registry: Holds the metrics.
         content_type: Media type of the exposition.
-        outward: Counts notifications and the requests of webhooks.
+        outward: Counts notifications, the requests of webhooks, and what relays of outboxes do.
     """
 
     content_type = CONTENT_TYPE_LATEST

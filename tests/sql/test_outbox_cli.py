@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
 from command_bus.cli.app import app
+from command_bus.embedded import EmbeddedServer
 from tests.sql.conftest import Stage
 from tests.sql.outbox_shop import Ship, Shop
 
@@ -88,6 +89,25 @@ def test_a_database_without_the_table_or_away_is_told_apart(server_stage: Stage,
     empty = make_url(server_stage.url).update_query_dict({"options": "-csearch_path=pg_catalog"})
     assert "run what `command-bus outbox ddl` prints" in " ".join(told(empty.render_as_string(hide_password=False)).split())
     assert "cannot be asked" in " ".join(told("postgresql://nobody@127.0.0.1:1/none").split())
+
+
+def test_the_doctor_looks_at_an_outbox(stage: Stage, server: EmbeddedServer) -> None:
+    shop = Shop(stage, server)
+
+    def told(url: str = stage.url) -> str:
+        done = CliRunner().invoke(app, ["doctor", "--outbox", url, "--url", server.url, "--namespace", "outbox-doctor"])
+        return " ".join(done.output.split())
+
+    assert "0 rows" in told()
+    shop.add(1)
+    assert "1 rows" in told()
+    stage.ask("UPDATE command_outbox SET error = 'odd', added_ms = added_ms - 120000 RETURNING id")
+    assert "1 rows are set aside" in told()
+    assert "outbox list" in told()
+    stage.ask("UPDATE command_outbox SET error = NULL RETURNING id")
+    assert "the oldest row was added 2 m" in told()
+    assert "`command-bus outbox ddl` prints" in told("sqlite:///no-such-file.db")
+    assert "is not installed" in told("postgresql+asyncpg://x/y")
 
 
 @pytest.mark.parametrize("row", ["0", str(2**63), "x"])

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from command_bus import EntityPolicy
 from command_bus.embedded import EmbeddedServer
+from command_bus.telemetry.metrics import PrometheusMetrics
 from tests.sql.conftest import Stage
 from tests.sql.outbox_shop import Ship, Shop
 
@@ -103,3 +104,25 @@ async def test_a_relay_that_keeps_its_most_lets_others_run_and_goes_on(shop: Sho
         assert turns > 50
         assert relay.sent == 35
         assert await shop.handled() == list(range(35))
+
+
+async def test_metrics_of_a_relay(stage: Stage, server: EmbeddedServer) -> None:
+    metrics = PrometheusMetrics()
+
+    def shown() -> dict[str, float]:
+        found = [sample for family in metrics.registry.collect() for sample in family.samples if "_outbox_" in sample.name]
+        return {each.name.removeprefix("command_bus_outbox_"): each.value for each in found}
+
+    shop = Shop(stage, server, observer=metrics)
+    assert not shown()
+    await asyncio.to_thread(shop.add, 1, 2, 3)
+    async with shop.bus:
+        async with shop.relay(keep=60.0) as relay:
+            await relay.drained()
+            lagging = shown()
+            await relay.drained()
+            assert relay.figures.working
+            rest = {"sent_total": 3, "sent_again_total": 0, "set_aside_total": 0, "kept": 3, "apart": 0}
+            assert shown() == {**rest, "lag_seconds": 0, "relays": 1}
+            assert lagging.keys() == shown().keys()
+        assert shown() == {**rest, "lag_seconds": 0, "relays": 0}

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from typer import Option
 
+from command_bus.cli.commands.outbox import explained
 from command_bus.cli.connection import load_settings, open_bus, run_command
 from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import format_table
@@ -21,6 +22,10 @@ def doctor(
     suspended_hours: Annotated[
         float, Option("--suspended-hours", min=0.0, help="Warn of commands that are suspended for longer.")
     ] = 24.0,
+    database: Annotated[
+        str | None,
+        Option("--outbox", metavar="URL", help="Check also the outbox of this database, as postgresql://user@host/name."),
+    ] = None,
     target: Target,
 ) -> Answer:
     """Check the server and the namespace: version, role, persistence, eviction, memory, scripts, clock, rights, shards, workers.
@@ -31,6 +36,11 @@ def doctor(
     Exit codes: 0 nothing is bad, 1 something is bad (or a warning, with --strict), 2 wrong usage, 4 no server.
     """  # noqa: D301
     findings = run_command(lambda: _examine(target, suspended_hours * 3600))
+    if database is not None:
+        with explained():
+            from command_bus.sql.outbox_admin import examine
+
+            findings += examine(database, target.command)
     grade = worst_grade(findings)
     lines: list[str] = [format_table(["", "about", "found"], [(each.grade, each.about, each.found) for each in findings])]
     advised = [f"{each.about}: {each.advice}" for each in findings if each.advice]

@@ -32,7 +32,7 @@ _DRIVERS = {"psycopg": "psycopg[binary]", "aiosqlite": "aiosqlite", "asyncpg": "
 
 
 @contextmanager
-def _explained() -> Generator[None]:
+def explained() -> Generator[None]:
     """Translate what can be wrong into an exit."""
     try:
         yield
@@ -62,7 +62,7 @@ def relay(
     \b
     Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 no table, 2 wrong usage or a missing package, 4 no server.
     """  # noqa: D301
-    with _explained():
+    with explained():
         from command_bus.sql import outbox_admin
 
         def relaying(bus: CommandBus) -> Awaitable[None]:
@@ -81,7 +81,7 @@ def ddl(*, dialect: Annotated[str, Option(help="postgresql or sqlite.")] = "post
     \b
     Exit codes: 0 printed, 2 wrong usage or a missing package.
     """  # noqa: D301
-    with _explained():
+    with explained():
         from command_bus.sql.outbox_admin import statements
 
         for line in "\n\n".join(f"{each};" for each in statements(dialect)).splitlines():
@@ -95,7 +95,7 @@ def status(*, database: _Database, as_json: Json = False) -> None:
     \b
     Exit codes: 0 shown, 1 no table, or rows that nothing numbers, or no database, 2 wrong usage or a missing package.
     """  # noqa: D301
-    with _explained():
+    with explained():
         from command_bus.sql.outbox_admin import figures
 
         found = figures(database)
@@ -118,7 +118,7 @@ def list_failed(
     \b
     Exit codes: 0 shown, 1 no table or no database, 2 wrong usage or a missing package.
     """  # noqa: D301
-    with _explained():
+    with explained():
         from command_bus.sql.outbox_admin import failed
 
         rows = failed(database, limit)
@@ -134,7 +134,7 @@ def retry(rows: _Ids, *, database: _Database) -> None:
     \b
     Exit codes: 0 all of them, 1 one is no such row, or no table or database, 2 wrong usage or a missing package.
     """  # noqa: D301
-    with _explained():
+    with explained():
         from command_bus.sql import outbox_admin
 
         _change(database, rows, outbox_admin.retry, "is sent again")
@@ -147,7 +147,7 @@ def discard(rows: _Ids, *, database: _Database) -> None:
     \b
     Exit codes: 0 all of them, 1 one is no such row, or no table or database, 2 wrong usage or a missing package.
     """  # noqa: D301
-    with _explained():
+    with explained():
         from command_bus.sql import outbox_admin
 
         _change(database, rows, outbox_admin.discard, "is deleted")

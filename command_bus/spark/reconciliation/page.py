@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 
 from command_bus.spark.reconciliation.charts import bar_chart, histogram, rate_chart, short_duration, short_number, stacked_bar
-from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Verdict
+from command_bus.spark.reconciliation.verdict import EFFECT_FLAGS, FLAGS, STATUSES, WRONG, Verdict
 from command_bus.transport.ports.bulk import DispatchFacts
 
 _COLOURS = {
@@ -44,8 +44,11 @@ _MEANING = {
     "unexpected": "of the dispatch, but of none of these rows",
     "duplicated": "an outcome after the final one: must be none",
     "out_of_order": "ran after a later command of its entity: must be none",
+    "effects": "rows of these commands in the table of effects",
+    "effect_missing": "completed, and has no effect: must be none",
+    "effect_twice": "more than one effect: must be none",
+    "effect_unexpected": "an effect of a command that did not complete: must be none",
 }
-_MUST_BE_NONE = ("forgotten", "missing", *FLAGS)
 _PER_DECADE = 8
 _LONGEST = 300  # characters of a cell
 _MOST_ATTEMPTS = 8  # bars
@@ -142,8 +145,8 @@ def render_page(page: Page) -> str:
         notes=verdict.notes,
         shares=stacked_bar([(_words(name), _COLOURS[name], verdict.counts[name]) for name in STATUSES], "commands by status"),
         tiles=list(_tiles(page)),
-        counts=[_count(verdict, name) for name in (*STATUSES, *FLAGS) if not _is_left_out(verdict, name)],
-        none=[_words(name) for name in (*STATUSES, *FLAGS) if _is_left_out(verdict, name)],
+        counts=[_count(verdict, name) for name in _names(verdict) if not _is_left_out(verdict, name)],
+        none=[_words(name) for name in _names(verdict) if _is_left_out(verdict, name)],
         throughput=rate_chart(series, data.step_ms, "commands accepted and settled per second"),
         throughput_caption=f"of commands with an outcome; averages over {short_duration(data.step_ms)}, from {_moment(data.first_ms)} on",
         latency=histogram(data.bins, _PER_DECADE, marks, "commands by time from acceptance to outcome"),
@@ -182,23 +185,29 @@ def _tiles(page: Page) -> Iterator[tuple[str, str]]:
     done = sum(data.finished)
     yield "commands", f"{page.verdict.total:,}"
     yield "completed", f"{counts['completed']:,}"
-    yield "missing, twice or out of order", f"{sum(counts[name] for name in _MUST_BE_NONE):,}"
+    yield "missing, twice or out of order", f"{sum(counts.get(name, 0) for name in WRONG):,}"
+    if "effects" in counts:
+        yield "effects", f"{counts['effects']:,}"
     yield "from first acceptance to last outcome", short_duration(span * 1000) if done else "–"
     yield "settled per second, on average", short_number(done / span) if span > 0 else "–"
     yield "median latency", short_duration(data.latency["p50"]) if data.latency else "–"
     yield "run more than once", f"{sum(count for attempt, count in data.attempts.items() if attempt > 1):,}"
 
 
+def _names(verdict: Verdict) -> list[str]:
+    return [name for name in (*STATUSES, *FLAGS, "effects", *EFFECT_FLAGS) if name in verdict.counts]
+
+
 def _is_left_out(verdict: Verdict, name: str) -> bool:
     """Return whether a count is 0 and not worth a row: faults are always shown."""
-    return not verdict.counts[name] and name not in ("completed", "pending", *_MUST_BE_NONE)
+    return not verdict.counts[name] and name not in ("completed", "pending", "effects", *WRONG)
 
 
 def _count(verdict: Verdict, name: str) -> dict[str, Any]:
     """Return a row of the counts."""
     count = verdict.counts[name]
-    style = "alarm" if count and name in _MUST_BE_NONE else "" if count else "none"
-    colour = _COLOURS.get(name, "bad")
+    style = "alarm" if count and name in WRONG else "" if count else "none"
+    colour = _COLOURS.get(name, "good" if name == "effects" else "bad")
     return {"name": _words(name), "count": f"{count:,}", "meaning": _MEANING[name], "style": style, "colour": colour}
 
 

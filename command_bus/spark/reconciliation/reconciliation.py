@@ -7,14 +7,14 @@
     ledger.write("out")
 
 It proves that each command took effect once and in order, from the outcomes that the server writes in the same step in which a command
-leaves its mailbox. It does not see what handlers wrote elsewhere: if a worker dies after its handler wrote and before the outcome is
-stored, the command runs again (`attempt` above 1), and the handler has to recognise it.
+leaves its mailbox. What handlers wrote elsewhere it sees only in `effects`: if a worker dies after its handler wrote and before the outcome
+is stored, the command runs again (`attempt` above 1), and the handler has to recognise it, by an inbox for example.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -29,8 +29,8 @@ from command_bus.spark.reading.views import schema_of
 from command_bus.spark.reconciliation.chart_data import chart_data
 from command_bus.spark.reconciliation.dispatch_state import DispatchState, await_settled, commands_in_mailboxes
 from command_bus.spark.reconciliation.page import Page, write_page
-from command_bus.spark.reconciliation.statuses import command_count, entry_order, out_of_order, statuses_of
-from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Tally, Verdict
+from command_bus.spark.reconciliation.statuses import command_count, entry_order, out_of_order, statuses_of, with_effects
+from command_bus.spark.reconciliation.verdict import EFFECT_FLAGS, FLAGS, STATUSES, Tally, Verdict
 from command_bus.spark.report import DispatchReport
 from command_bus.spark.source import register
 from command_bus.spark.target import Target
@@ -54,6 +54,7 @@ class Dispatched:
     entity_column: str | None = None
     order_by: Order | None = None
     is_empty: bool = False
+    effects: DataFrame | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if "command_id" not in self.commands.columns:
@@ -61,6 +62,8 @@ class Dispatched:
                 f"the rows have no column 'command_id' (see command_bus.spark.command_id); {there_are(self.commands.columns)}"
             )
         check_named_once(self.commands, ["command_id"])
+        if self.effects is not None and "command_id" not in self.effects.columns:
+            raise InvalidSettings(f"the effects have no column 'command_id'; {there_are(self.effects.columns)}")
         check_order(self.commands, self.order_by)
         if self.entity_column is not None:
             entity_text(self.commands, self.entity_column)
@@ -101,18 +104,16 @@ class Reconciliation:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Commands (distinct ids) by status, and how many of them are `duplicated` or `out_of_order`."""
+        """Commands (distinct ids) by status, and how many of them are `duplicated` or `out_of_order`.
+
+        With effects also: `effects`, and the commands with `effect_missing`, `effect_twice`, `effect_unexpected`.
+        """
         return dict(self.verdict.counts)
 
     @property
     def notes(self) -> list[str]:
         """Explanations that belong to the counts."""
         return list(self.verdict.notes)
-
-    @property
-    def fates(self) -> DataFrame:
-        """`statuses` under its name of the first releases, with the column `fate`."""
-        return self.statuses.withColumnRenamed("status", "fate")
 
     @property
     def ok(self) -> bool:
@@ -126,10 +127,12 @@ class Reconciliation:
 
     def __str__(self) -> str:
         counts = self.verdict.counts
-        shown = [name for name in STATUSES if counts[name] or name in ("completed", "pending", "missing")] + list(FLAGS)
+        shown = [name for name in STATUSES if counts[name] or name in ("completed", "pending", "missing")]
+        shown += [name for name in (*FLAGS, "effects", *EFFECT_FLAGS) if name in counts]
+        longest = max(map(len, shown))
         width = max(len(f"{count:,}") for count in counts.values())
         lines = [f"dispatch {self.dispatched.dispatch_id!r}, {self.verdict.total:,} commands; {self.verdict}"]
-        lines += [f"  {name:<13} {counts[name]:>{width},}" for name in shown]
+        lines += [f"  {name:<{longest}} {counts[name]:>{width},}" for name in shown]
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
     def raise_if_wrong(self) -> None:
@@ -142,7 +145,7 @@ class Reconciliation:
             raise NotReconciled(str(self), counts=self.counts)
 
     def frame(self, name: str) -> DataFrame:
-        """Return the commands with this status, or those that are `duplicated` or `out_of_order`, with their details.
+        """Return the commands with this status, or with this fault, with their details.
 
         Texts (command, entity, errors) are looked up when Spark reads the frame: in the outcomes, rejects or rows of that time.
 
@@ -156,14 +159,17 @@ class Reconciliation:
             raise InvalidSettings(f"there is no {name!r}; there are {', '.join(self.verdict.counts)}")
         shown = F.when(F.col("status") == "untraced", self.verdict.untraced_as).otherwise(F.col("status"))
         times = (F.timestamp_millis(f"{when}_ms").alias(f"{when}_at") for when in ("accepted", "started", "finished"))
-        base = self.statuses.withColumn("fate", shown)  # the name of the public column
-        if name == "out_of_order":
+        base = self.statuses.withColumn("status", shown)
+        by_column = ("duplicated", *EFFECT_FLAGS)
+        if name == "effects":
+            base = base.where("effects > 0")
+        elif name == "out_of_order":
             base = base.join(self.late, "command_id")
         else:
-            base = base.where("duplicated" if name == "duplicated" else F.col("fate") == name)
+            base = base.where(F.col(name) if name in by_column else F.col("status") == name)
         base = base.withColumn("_copy", F.explode(F.array_repeat(F.lit(1), command_count().cast("int"))))
         extra = ["why"] if name == "out_of_order" else []
-        facts = base.select("command_id", "fate", *extra, "order_by", "outcomes", "attempt", *times, "last_entry")
+        facts = base.select("command_id", "status", *extra, "order_by", "outcomes", "attempt", *times, "last_entry")
         texts = self._texts(name)
         same = F.col("command_id").eqNullSafe(F.col("_id"))
         if "_entry" in texts.columns:
@@ -196,7 +202,7 @@ class Reconciliation:
 
 
 @overload
-def reconcile(run: DispatchReport, *, timeout: float | None = None) -> Reconciliation: ...
+def reconcile(run: DispatchReport, *, effects: DataFrame | None = None, timeout: float | None = None) -> Reconciliation: ...
 
 
 @overload
@@ -208,6 +214,7 @@ def reconcile(
     order_by: Order | None = None,
     url: str | None = None,
     namespace: str | None = None,
+    effects: DataFrame | None = None,
     timeout: float | None = None,
 ) -> Reconciliation: ...
 
@@ -221,6 +228,7 @@ def reconcile(
     order_by: Order | None = None,
     url: str | None = None,
     namespace: str | None = None,
+    effects: DataFrame | None = None,
     timeout: float | None = None,
 ) -> Reconciliation:
     """Compare the dispatched rows with their outcomes.
@@ -236,13 +244,17 @@ def reconcile(
         order_by: The columns that order an entity's rows, as for `dispatch_dataframe`; None: only the order of acceptance counts.
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`, the development server.
         namespace: Prefix of all keys; default `COMMAND_BUS_NAMESPACE`.
+        effects: A row for each effect, with its `command_id`: the table of an inbox, or the rows that handlers wrote. Read after the outcomes,
+            at each look: give it as it is read from the database, without `cache()`.
         timeout: Seconds to wait at most until nothing is pending; None does not wait.
 
     Raises:
-        InvalidSettings: The dispatch is unknown or keeps no outcomes, or the rows lack a column.
+        InvalidSettings: The dispatch is unknown or keeps no outcomes, or the rows or effects lack a column.
         TransportUnavailable: The server cannot be reached.
     """
     dispatched = _dispatched(run, dispatch_id, commands, entity_column, order_by, url, namespace)
+    if effects is not None:
+        dispatched = replace(dispatched, effects=effects)
     deadline = None if timeout is None else mono() + timeout
     aim: int | None = None
     while True:
@@ -271,7 +283,9 @@ def _dispatched(
 ) -> Dispatched:
     if run is not None:
         if any(given is not None for given in (dispatch_id, commands, entity_column, order_by, url, namespace)):
-            raise InvalidSettings("reconcile(report) knows all from its report: give no more than a timeout beside it")
+            raise InvalidSettings(
+                "reconcile(report) knows all from its report: give no more than effects and a timeout beside it"
+            )
         is_empty = run.state == "empty"
         return Dispatched(run.dispatch_id, run.target, run.commands, run.entity_column, run.order_by, is_empty)
     if dispatch_id is None or commands is None:
@@ -291,14 +305,20 @@ def _examine(dispatched: Dispatched, before: DispatchState) -> tuple[Reconciliat
         eager=True
     )
     late = out_of_order(statuses).localCheckpoint(eager=True)
-    tally = _tally(statuses, late.count(), rejects.where(F.col("reason") == REPAIRED).count())
+    strange = 0
+    if dispatched.effects is not None:
+        statuses, others = with_effects(statuses, dispatched.effects)
+        statuses = statuses.localCheckpoint(eager=True)
+        strange = sum(row["number"] or 0 for row in others.agg(F.sum("effects").alias("number")).collect())
+    tally = _tally(statuses, late.count(), rejects.where(F.col("reason") == REPAIRED).count(), strange)
     after = dispatched.state()
     verdict = Verdict.of(tally, before, after)
     return Reconciliation(dispatched, verdict, before, statuses, late, mono() - began), tally.outcomes
 
 
-def _tally(statuses: DataFrame, late: int, repaired: int) -> Tally:
+def _tally(statuses: DataFrame, late: int, repaired: int, strange: int) -> Tally:
     named = F.col("command_id").isNotNull()
+    effects = ["effects", *EFFECT_FLAGS] if "effects" in statuses.columns else []
     rows = (
         statuses.groupBy("status")
         .agg(
@@ -308,8 +328,18 @@ def _tally(statuses: DataFrame, late: int, repaired: int) -> Tally:
             F.count_if(named & ((F.col("outcomes") > 0) | F.col("waits"))).alias("traced"),
             F.sum("outcomes").alias("outcomes"),
             F.coalesce(F.sum(F.when(~named, F.col("outcomes"))), F.lit(0)).alias("unreadable"),
+            *(F.sum(F.col(name).cast("long")).alias(name) for name in effects),
+            *(F.count_if(F.col("effects") > 0).alias("early") for _ in effects[:1]),
         )
         .collect()
     )
     totals = {name: sum(row[name] for row in rows) for name in ("duplicated", "conflicts", "traced", "outcomes", "unreadable")}
-    return Tally({row["status"]: row["commands"] for row in rows}, out_of_order=late, repaired=repaired, **totals)
+    return Tally(
+        {row["status"]: row["commands"] for row in rows},
+        out_of_order=late,
+        repaired=repaired,
+        effects={name: sum(row[name] for row in rows) for name in effects},
+        early=sum(row["early"] for row in rows if effects and row["status"] == "pending"),
+        strange=strange,
+        **totals,
+    )

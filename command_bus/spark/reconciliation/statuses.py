@@ -25,6 +25,7 @@ FINAL = ("completed", "rejected", "cancelled", "discarded", "folded", "supersede
 NEVER_RUN = ("folded", "superseded")  # another command of the same unique key ran instead
 PROVISIONAL = ("expired", "dead_lettered", "parked")
 _OUTCOME_STATUSES = (*FINAL, *PROVISIONAL)
+_WITHOUT_EFFECT = (*(status for status in (*FINAL, *PROVISIONAL) if status != "completed"), "quarantined")
 _CONFLICT = "conflict"  # the reason of a row whose id another row has: that one was accepted
 _BITS = 21  # of an entry's order, for the number within a millisecond
 
@@ -80,6 +81,29 @@ def statuses_of(
         "fence",
         "accepted",
     )
+
+
+def with_effects(statuses: DataFrame, effects: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Return the statuses with the number of `effects` of each command and `EFFECT_FLAGS`; and the effects of other commands, by `command_id`.
+
+    An effect commits before the outcome of its command is stored: so effects are read after the outcomes.
+
+    Args:
+        statuses: Of `statuses_of`, evaluated.
+        effects: A row for each effect, with `command_id`.
+    """
+    found = effects.select(F.col("command_id").cast("string").alias("command_id"))
+    counted = found.groupBy("command_id").agg(F.count(F.lit(1)).alias("effects")).localCheckpoint(eager=True)
+    number, status = F.coalesce(F.col("effects"), F.lit(0)), F.col("status")
+    joined = statuses.join(counted, "command_id", "left").withColumns(
+        {
+            "effects": number,
+            "effect_missing": (status == "completed") & (number == 0),
+            "effect_twice": number > 1,
+            "effect_unexpected": status.isin(*_WITHOUT_EFFECT) & (number > 0),
+        }
+    )
+    return joined, counted.join(statuses, "command_id", "left_anti")
 
 
 def out_of_order(statuses: DataFrame) -> DataFrame:

@@ -18,7 +18,9 @@ STATUSES = (
 """Each command has one of these. `unexpected` commands belong to the dispatch, but to none of the rows."""
 FLAGS = ("duplicated", "out_of_order")
 """Faults of a command that also has a status."""
-_WRONG = ("missing", "forgotten", *FLAGS)
+EFFECT_FLAGS = ("effect_missing", "effect_twice", "effect_unexpected")
+"""Faults of a command whose effects are known."""
+WRONG = ("missing", "forgotten", *FLAGS, *EFFECT_FLAGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,9 @@ class Tally:
         traced: Commands with an outcome, or in a mailbox.
         outcomes: Those that were read.
         unreadable: Those that another version wrote, or that are damaged.
+        effects: Effects, and commands by `EFFECT_FLAGS`; empty if they are not known.
+        early: Pending commands that have an effect.
+        strange: Effects of no command of these rows.
     """
 
     statuses: Mapping[str, int]
@@ -44,6 +49,9 @@ class Tally:
     traced: int = 0
     outcomes: int = 0
     unreadable: int = 0
+    effects: Mapping[str, int] = field(default_factory=dict[str, int])
+    early: int = 0
+    strange: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Verdict:
     """The interpretation of the counts.
 
     Attributes:
-        counts: Commands by `STATUSES` and `FLAGS`.
+        counts: Commands by `STATUSES` and `FLAGS`; where effects are known, these and commands by `EFFECT_FLAGS`.
         untraced_as: The status of commands without a trace.
         notes: Explanations that belong to the counts.
     """
@@ -78,13 +86,18 @@ class Verdict:
         elif untraced and not lost and untraced <= before.dropped:
             name = "dropped"
         counts = {status: tally.statuses.get(status, 0) for status in STATUSES} | {name: untraced}
-        counts |= {"duplicated": tally.duplicated, "out_of_order": tally.out_of_order}
-        return cls(counts, name, list(_notes(tally, counts, after, lost)))
+        counts |= {"duplicated": tally.duplicated, "out_of_order": tally.out_of_order, **tally.effects}
+        return cls(counts, name, [*_notes(tally, counts, after, lost), *_effect_notes(tally)])
 
     @property
     def ok(self) -> bool:
         """Whether each row is accounted for, once and in order; some may be pending."""
-        return not any(self.counts[name] for name in _WRONG)
+        return not self._faults
+
+    @property
+    def _faults(self) -> list[str]:
+        """The names of the counts that must be 0, and are not."""
+        return [name for name in WRONG if self.counts.get(name)]
 
     @property
     def settled(self) -> bool:
@@ -97,7 +110,7 @@ class Verdict:
         return sum(self.counts[name] for name in STATUSES if name != "unexpected")
 
     def __str__(self) -> str:
-        wrong = [f"{self.counts[name]:,} {name.replace('_', ' ')}" for name in _WRONG if self.counts[name]]
+        wrong = [f"{self.counts[name]:,} {name.replace('_', ' ')}" for name in self._faults]
         if wrong:
             return (
                 "not proven: " + ", ".join(wrong)
@@ -106,6 +119,8 @@ class Verdict:
             )
         if not self.settled:
             return f"right so far: {self.counts['pending']:,} pending, all others accounted for, once and in order"
+        if "effects" in self.counts:
+            return "right: every row is accounted for, once and in order, and its effect is there once"
         return "right: every row is accounted for, once and in order"
 
 
@@ -135,3 +150,10 @@ def _notes(tally: Tally, counts: Mapping[str, int], after: DispatchState, lost: 
         yield f"{tally.repaired:,} quarantined rows were mended and sent since, by repair=True: reconcile the report of that as well."
     if counts["unexpected"]:
         yield f"{counts['unexpected']:,} commands of the dispatch belong to none of these rows: are these the rows that were dispatched?"
+
+
+def _effect_notes(tally: Tally) -> Iterator[str]:
+    if tally.early:
+        yield f"{tally.early:,} pending commands have an effect already: it commits before the outcome is stored."
+    if tally.strange:
+        yield f"{tally.strange:,} effects belong to none of these commands; other dispatches may have made them."

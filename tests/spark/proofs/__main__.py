@@ -21,7 +21,7 @@ def main() -> int:
     if arguments.proof == "all":
         commands = [
             [sys.executable, "-m", __package__ or "", name]
-            for name in ("connect", "ship", "order", "batches", "speculation", "lost-executor", "million")
+            for name in ("connect", "ship", "order", "batches", "speculation", "lost-executor", "million", "effects")
         ]
         return max(subprocess.run(command, check=False).returncode for command in commands)
     proof = Proof()
@@ -42,6 +42,9 @@ def parse() -> argparse.Namespace:
     million.add_argument("--rows", type=int, default=1_000_000)
     million.add_argument("--entities", type=int, default=100_000)
     million.add_argument("--workers", type=int, default=2, help="processes of ours that apply the commands")
+    effects = proofs.add_parser("effects", help="rows to a PostgreSQL by the inbox, workers killed, reconciled with its table")
+    effects.add_argument("--rows", type=int, default=200_000)
+    effects.add_argument("--entities", type=int, default=20_000)
     speculation = proofs.add_parser(
         "speculation", help="the losing attempt of a task writes on after the commit, and adds nothing"
     )
@@ -66,6 +69,11 @@ def run(proof: Proof, arguments: argparse.Namespace, folder: Path, namespace: Na
 
             with Cluster(folder) as cluster:
                 prove(proof, cluster, namespace, rows=arguments.rows, entities=arguments.entities, workers=arguments.workers)
+        case "effects":
+            from tests.spark.proofs import effects
+
+            with Cluster(folder) as cluster:
+                effects.prove(proof, cluster, namespace, folder, rows=arguments.rows, entities=arguments.entities)
         case "speculation":
             from tests.spark.proofs.faults import speculation
 
