@@ -281,7 +281,7 @@ class Batches:
         queue.members.append(member)
         if member.running is not None:
             member.running.gathers = True
-        # Where none more can wait and a call is under way, its end makes room: if each were called at once then, a busy worker would call with single ones.
+        # Where none more can wait the end of a call makes room: called at once each time, a busy worker would call with single ones.
         if len(queue.members) >= batch.size or not self._waits or (not self._calls and self._is_full()):
             self._begin_all(handler)
         elif queue.timer is None:
