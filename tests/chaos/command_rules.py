@@ -19,7 +19,7 @@ def not_twice(facts: Facts) -> Iterator[Violation]:
         if starts[0].once and len(starts) > 1:
             yield Violation("at most once", starts[0].entity, f"{command} was started {len(starts)} times", starts[1].at)
         for first, second in pairwise(starts):
-            if second.attempt <= first.attempt and command not in facts.journeys:  # of these they begin again
+            if second.attempt <= first.attempt and not (command in facts.journeys or facts.runs_with_others(command)):
                 text = f"{command} was started again as attempt {second.attempt}, after {first.attempt}"
                 yield Violation("run twice", first.entity, text, second.at)
 
@@ -28,17 +28,24 @@ def interruptions_explained(facts: Facts) -> Iterator[Violation]:
     """I8: what was started and is started again, or given up as interrupted, failed by plan or met a fault."""
     given_up = {command for command, reason in facts.final.letters if reason == "interrupted"}
     for entity, starts in facts.by_entity.items():
-        following = {first.fence: second.at for first, second in pairwise(starts)}
-        again = {first.fence: second for command in {s.id for s in starts} for first, second in pairwise(facts.by_id[command])}
+        following = {(first.id, first.fence): second.at for first, second in pairwise(starts)}
+        again = {
+            (first.id, first.fence): second
+            for command in {s.id for s in starts}
+            for first, second in pairwise(facts.by_id[command])
+        }
         for start in starts:
-            next_start = again.get(start.fence)
+            next_start = again.get((start.id, start.fence))
             end = facts.end_of(start)
             planned = end is not None and end.how in PLANNED_ENDS
+            planned = planned or (
+                next_start is not None and next_start.fence == start.fence
+            )  # a call of several is repeated with its halves
             if next_start is not None and not planned and not facts.excuses.explains(start.who, start.at, next_start.at):
                 text = f"attempt {start.attempt} of {start.id} at {start.who} was interrupted though nothing had happened to it"
                 yield Violation("unexplained", entity, text, next_start.at)
             if next_start is None and start.id in given_up and not planned:
-                until = following.get(start.fence, float("inf"))
+                until = following.get((start.id, start.fence), float("inf"))
                 if not facts.excuses.explains(start.who, start.at, until):
                     text = f"{start.id} at {start.who} was given up as interrupted though nothing had happened to it"
                     yield Violation("unexplained", entity, text, start.at)

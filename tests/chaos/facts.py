@@ -79,6 +79,10 @@ class Facts:
                 self.seen[seen.id, seen.key].append(seen)
         self.begun_calls = {(seen.id, seen.key): seen for seen in history.seen if seen.begins and "." in seen.key}.values()
 
+    def runs_with_others(self, command_id: str) -> bool:
+        """Return whether a command may run in one call with those behind it: a run that is lost counts for none of them."""
+        return "batches" in self.history.features and self.asked[command_id][0].kind == "Tally"
+
     def started_at(self, command_id: str, fence: int) -> float:
         """Return when a run started; 0.0 if no process recorded it."""
         return next((start.at for start in self.by_id.get(command_id, ()) if start.fence == fence), 0.0)

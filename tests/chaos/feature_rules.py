@@ -11,8 +11,9 @@ from command_bus.serialization.outcome import Status
 from tests.chaos.facts import Facts, Violation
 from tests.chaos.features import JOURNEYS, PLACES, RATE, is_firing, tick_number
 from tests.chaos.history import Started
+from tests.chaos.messages import Total
 
-__all__ = ["each_tick_once", "ends_kept", "last_trigger_runs", "places_kept", "rate_kept"]
+__all__ = ["each_tick_once", "ends_kept", "last_trigger_runs", "places_kept", "rate_kept", "state_agrees"]
 
 
 def rate_kept(facts: Facts) -> Iterator[Violation]:
@@ -102,6 +103,25 @@ def ends_kept(facts: Facts) -> Iterator[Violation]:
                 yield Violation("history", facts.entity_of(command), f"{command} waits, and has ended as {status}")
         elif status not in _STATUSES.get(outcome, _LETTERS):
             yield Violation("history", facts.entity_of(command), f"{command} is {outcome}, and its end {status or 'is missing'}")
+
+
+def state_agrees(facts: Facts) -> Iterator[Violation]:
+    """I16: the state of an entity is what its completed commands make of it, each once, in their order."""
+    if "state" not in facts.history.features:
+        return
+    completed: dict[str, list[int]] = defaultdict(list)
+    for command, outcome in facts.final.outcomes.items():
+        if outcome == "completed" and facts.asked[command] and facts.asked[command][0].kind == "Tally":
+            completed[facts.asked[command][0].entity].append(facts.asked[command][0].number)
+    for entity in {*completed, *facts.final.totals}:
+        total = Total()
+        for number in sorted(completed[entity]):
+            total.add(number)
+        found = facts.final.totals.get(entity, (0, 0))
+        if found != (total.count, total.digest):
+            yield Violation(
+                "state", entity, f"its state has counted {found[0]}, and {total.count} were completed; or in another order"
+            )
 
 
 _LETTERS = ("dead_lettered", "expired", "parked", "discarded")

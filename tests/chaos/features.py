@@ -1,9 +1,10 @@
-"""The features that a run may switch on beside plain commands: `--with limits,schedules,unique,priorities,history,durable`.
+"""The features that a run may switch on beside plain commands: `--with limits,schedules,unique,priorities,history,durable,state,batches`.
 
 Limits: a rate for starts of accounts, places for lines. Schedules: some tickers, declared by every worker. Unique keys: some commands of
 lines replace the one of their key that still waits. Priorities: commands that are sent alone have one by chance; no rule of their own, since
 order and delivery are to be as without. History: the end of every command is kept. Durable: journeys, whose handlers take steps, call other
-entities, wait and compensate; with limits, only some run at a time.
+entities, wait and compensate; with limits, only some run at a time. State: tallies count in the state of their entity. Batches: neighbours of
+a tally run in one call.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ __all__ = [
     "is_firing",
     "kept",
     "policies",
+    "tallies",
     "tick_number",
     "tickers",
 ]
 
-FEATURES: Final = ("limits", "schedules", "unique", "priorities", "history", "durable")
+FEATURES: Final = ("limits", "schedules", "unique", "priorities", "history", "durable", "state", "batches")
 RATE: Final = Rate(60, per=1.0, burst=10)
 """Of starts of accounts."""
 PLACES: Final = 12
@@ -37,7 +39,7 @@ JOURNEYS: Final = 6
 """Journeys that run at a time; those that wait do not run."""
 LATEST: Final = Unique("latest", wins="latest")
 _PERIOD = 0.5
-_TICKERS = 3
+_TICKERS, _TALLIES = 3, 6
 _PREFIX = "tick-"
 
 
@@ -60,6 +62,11 @@ def kept(features: tuple[str, ...]) -> History | None:
 def tickers(features: tuple[str, ...]) -> list[str]:
     """Return the names of the schedules."""
     return [f"{_PREFIX}{number}" for number in range(_TICKERS)] if "schedules" in features else []
+
+
+def tallies(features: tuple[str, ...]) -> list[str]:
+    """Return the names of the tallies."""
+    return [f"y{number}" for number in range(_TALLIES)] if {"state", "batches"} & {*features} else []
 
 
 def declare(registry: HandlerRegistry, features: tuple[str, ...]) -> None:

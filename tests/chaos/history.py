@@ -201,6 +201,7 @@ class Final:
         pending: Leases that somebody holds.
         keys: Keys that belong to an entity or to nobody and have no end of life.
         total: Sum of the accounts; `deposited` is what they began with.
+        totals: Entity to its state: the count and the digest.
         crashes: Processes that ended without being told to, with the end of what they said.
     """
 
@@ -215,6 +216,7 @@ class Final:
     deposited: int = 0
     crashes: tuple[str, ...] = ()
     ends: tuple[tuple[str, str], ...] = ()
+    totals: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from command_bus import Command, EntityId, RetryPolicy
+from command_bus import Command, EntityId, EntityState, RetryPolicy
 
 __all__ = [
     "UNTIL_DONE",
@@ -15,7 +15,9 @@ __all__ = [
     "Parcel",
     "Poison",
     "Steady",
+    "Tally",
     "Tick",
+    "Total",
     "Withdraw",
     "expected_value",
 ]
@@ -54,6 +56,26 @@ class Steady(Command[int], entity="line", retry=UNTIL_DONE):
     number: int
     plan: str = ""
     busy: float = 0.0
+
+
+class Tally(Command[int], entity="tally", retry=UNTIL_DONE):
+    """Counted in the state of its entity, or run in one call with those behind it, or both."""
+
+    tally: EntityId
+    number: int
+    plan: str = ""
+    busy: float = 0.0
+
+
+class Total(EntityState, entity="tally"):
+    """The state: how many were counted, and a sum that is another one in any other order."""
+
+    count: int = 0
+    digest: int = 0
+
+    def add(self, number: int) -> None:
+        """Count a command."""
+        self.count, self.digest = self.count + 1, (self.digest * 31 + number + 1) % (2**61 - 1)
 
 
 class Tick(Command[int], entity="ticker", retry=UNTIL_DONE):

@@ -15,7 +15,7 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.tasks import end_tasks
 from tests.chaos import servers
 from tests.chaos.faults import FaultContext, lift_limit
-from tests.chaos.features import tickers
+from tests.chaos.features import tallies, tickers
 from tests.chaos.fleet import Fleet
 from tests.chaos.history import Final, History, Recorder, read_events
 from tests.chaos.journey_load import tell_the_rest
@@ -96,7 +96,7 @@ async def _settle(context: FaultContext) -> Final:
         await tell_the_rest(bus, context.recorder, fleet.requests.open())
         for name in tickers(context.plan.features):
             await bus.schedules.pause(name, "the run is over")
-        final = await survey(bus, target, patience=_DRAIN)
+        final = await survey(bus, target, patience=_DRAIN, tallies=tallies(context.plan.features))
     fleet.look_after()
     await asyncio.gather(*(fleet.retire(seat) for seat in fleet.workers))
     return replace(final, crashes=tuple(fleet.crashes))

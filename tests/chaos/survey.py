@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.reply import Completed, unpack_reply
 from command_bus.transport.redis.keys import GROUP
 from tests.chaos.history import Final
-from tests.chaos.messages import Ghost
+from tests.chaos.messages import Ghost, Total
 from tests.chaos.servers import Target
 
 __all__ = ["survey"]
@@ -31,6 +31,7 @@ _STANDING = {
     "rules",
     "limits",
     "schedules",
+    "states",
     "fired",
     "flows",
     "turns",
@@ -48,7 +49,7 @@ class _Left:
     pending: int = 0
 
 
-async def survey(bus: CommandBus, target: Target, *, patience: float) -> Final:
+async def survey(bus: CommandBus, target: Target, *, patience: float, tallies: Sequence[str] = ()) -> Final:
     """Wait until all work has drained, then look at everything."""
     idle = await _drained(bus, patience)
     if not idle and all(each.entity_type == Ghost.spec().entity for each in (await bus.entities.list()).entities):
@@ -64,12 +65,16 @@ async def survey(bus: CommandBus, target: Target, *, patience: float) -> Final:
         await _look(admin, bus.settings.namespace, left)
         if not idle:
             await _tell_what_is_left(admin, bus.settings.namespace)
+    totals: dict[str, tuple[int, int]] = {}
+    for name in tallies:
+        if (found := await bus.states.get(Total, name)) is not None:
+            totals[f"tally:{name}"] = found.count, found.digest
     names = ("accepted", "settled", "completed", "rejected", "expired", "dead_lettered", "depth", "retried")
     counters = {name: int(getattr(stats, name)) for name in names}
     ends = tuple([end async for end in _ends(bus)]) if bus.settings.history else ()
     kept = {f"x:{command}" for command, _ in letters}  # what a durable command has stored stays with its dead letter
     keys = tuple(sorted(key for key in left.keys if key.partition("}:")[2] not in kept))
-    return Final(idle, left.outcomes, left.values, letters, counters, left.pending, keys, ends=ends)
+    return Final(idle, left.outcomes, left.values, letters, counters, left.pending, keys, ends=ends, totals=totals)
 
 
 async def _drained(bus: CommandBus, patience: float) -> bool:

@@ -18,6 +18,7 @@ from tests.chaos.journey_breakages import EXCUSED, JOURNEY_BREAKS, with_journey
 from tests.chaos.messages import expected_value
 from tests.chaos.recovery import measure
 from tests.chaos.resume import Requests
+from tests.chaos.run_breakages import RUN_BREAKS, with_run
 from tests.chaos.timeline import timeline
 
 LEASE = 1.0
@@ -323,6 +324,7 @@ BREAKS: list[tuple[str, Callable[[History], None]]] = [
 def test_a_sound_history_is_clean() -> None:
     assert check(sound()) == []
     assert check(with_journey(sound())) == []
+    assert check(with_run(sound())) == []
 
 
 @pytest.mark.parametrize(("rule", "breaks"), BREAKS, ids=[breaks.__name__ for _, breaks in BREAKS])
@@ -339,6 +341,13 @@ def test_a_broken_promise_to_a_journey_is_reported(rule: str, breaks: Callable[[
     assert rule in {found.rule for found in check(history)}
 
 
+@pytest.mark.parametrize(("rule", "breaks"), RUN_BREAKS, ids=[breaks.__name__ for _, breaks in RUN_BREAKS])
+def test_a_broken_promise_to_a_run_is_reported(rule: str, breaks: Callable[[History], None]) -> None:
+    history = with_run(sound())
+    breaks(history)
+    assert rule in {found.rule for found in check(history)}
+
+
 @pytest.mark.parametrize(("rule", "breaks", "faults", "is_excused"), EXCUSED)
 def test_only_a_failover_in_between_takes_something_of_a_journey(
     rule: str, breaks: Callable[[History], None], faults: list[Fault], is_excused: bool
@@ -351,7 +360,7 @@ def test_only_a_failover_in_between_takes_something_of_a_journey(
 
 def test_every_rule_is_broken_here() -> None:
     silent = set(RULES)
-    for _, breaks in [*BREAKS, *JOURNEY_BREAKS]:
+    for _, breaks in [*BREAKS, *JOURNEY_BREAKS, *RUN_BREAKS]:
         history = with_journey(sound())
         breaks(history)
         silent -= {rule for rule in RULES if list(rule(Facts(history)))}

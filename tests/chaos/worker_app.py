@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -25,13 +25,27 @@ from tests.chaos.history import Effect, Recorder
 from tests.chaos.journey_app import declare_journeys
 from tests.chaos.journeys import Errand, TakeBack
 from tests.chaos.ledger import Fenced, Ledger
-from tests.chaos.messages import Apply, Deposit, Late, Once, Order, Parcel, Poison, Steady, Tick, Withdraw, expected_value
+from tests.chaos.messages import (
+    Apply,
+    Deposit,
+    Late,
+    Once,
+    Order,
+    Parcel,
+    Poison,
+    Steady,
+    Tally,
+    Tick,
+    Total,
+    Withdraw,
+    expected_value,
+)
 from tests.chaos.plan import Plan, bus_options
 
 __all__ = ["Handlers", "die_with_parent", "watch_for_gaps"]
 
 _TICK, _GAP = 0.1, 0.3
-_Asynchronous = Apply | Once | Late | Withdraw | Deposit | Order | Parcel | Tick | Errand | TakeBack
+_Asynchronous = Apply | Once | Late | Withdraw | Deposit | Order | Parcel | Tick | Tally | Errand | TakeBack
 
 
 class PlannedFailure(Exception):
@@ -102,10 +116,43 @@ class Handlers:
         declare(registry, features)
         if "durable" in features:
             declare_journeys(registry, self.recorder, self.ledger, self.run)
+        self._declare_tallies(registry, features)
 
         @registry.handles(Tick)
         async def tick(command: Tick, context: CommandContext) -> int:
             return await self.run(command, context)
+
+    def _declare_tallies(self, registry: HandlerRegistry, features: tuple[str, ...]) -> None:
+        async def each(commands: Sequence[Tally], contexts: Sequence[CommandContext], total: Total) -> list[int | Exception]:
+            found: list[int | Exception] = []
+            for command, context in zip(commands, contexts, strict=True):
+                try:
+                    found.append(await self.run(command, context))
+                except Reject as error:
+                    found.append(error)
+                else:
+                    total.add(command.number)
+            return found
+
+        match "state" in features, "batches" in features:
+            case True, True:
+                registry.handles_many(Tally, of="entity", size=16)(each)
+            case False, True:
+
+                @registry.handles_many(Tally, of="entity", size=16)
+                async def run(commands: Sequence[Tally], contexts: Sequence[CommandContext]) -> list[int | Exception]:
+                    return await each(commands, contexts, Total())
+
+            case True, False:
+
+                @registry.handles(Tally)
+                async def tally(command: Tally, context: CommandContext, total: Total) -> int:
+                    value = await self.run(command, context)
+                    total.add(command.number)
+                    return value
+
+            case _:
+                pass
 
     async def run(self, command: _Asynchronous, context: CommandContext) -> int:
         """Record the start, do what is planned, record the end."""

@@ -11,18 +11,34 @@ rows on its one bus, and gives for each row what arrived, or the error that refu
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError, create_model
+from pydantic import Field, TypeAdapter, ValidationError, create_model
+from sqlalchemy import NullPool
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
-from command_bus import Command, DurableContext, EntityId, Envelope, HandlerRegistry, History, RetryPolicy, every
-from command_bus.errors import BadResult, CommandBusError, RegistrationError
+from command_bus import (
+    Command,
+    CommandContext,
+    DurableContext,
+    EntityId,
+    EntityState,
+    Envelope,
+    HandlerRegistry,
+    History,
+    Reject,
+    RetryPolicy,
+    every,
+)
+from command_bus.errors import BadResult, BadState, CommandBusError, RegistrationError
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import unpack
+from command_bus.sql import Inbox, Outbox, OutboxRelay, metadata
 from command_bus.testing import TestBus
 from tests.selection import quick
 from tests.tables.shapes import shape
@@ -45,6 +61,16 @@ class Carrier:
     """Replies with a value that its handler makes."""
     work: type[Command[Any]]
     """Durable: a step has the value."""
+    run: type[Command[Any]]
+    """Has the value, and replies with it: by a handler of several commands of one entity."""
+    member: type[Command[Any]]
+    """The same, of several entities."""
+    keep: type[Command[Any]]
+    """Lets its handler put a value into the state of its entity."""
+    once: type[Command[Any]]
+    """Replies with a value that its handler makes, and an inbox remembers."""
+    state: type[EntityState]
+    """Has the value."""
     wanted: Any = None
     """The shape of what was given last, as its type has made it."""
 
@@ -75,6 +101,18 @@ def _carrier(number: int, row: Row) -> Carrier:
         declared("Carry", None, {"value": (row.kind, ...), "fails": (int, 0)}),
         declared("Ask", row.kind, {}),
         declared("Work", None, {"way": (str, ...)}, durable=True),
+        declared("Run", row.kind, {"value": (row.kind, ...)}),
+        declared("Member", row.kind, {"value": (row.kind, ...)}),
+        declared("Keep", None, {}, entity=f"keep{number}"),
+        declared("Once", row.kind, {}),
+        create_model(
+            f"State{number}",
+            __base__=EntityState,
+            __cls_kwargs__={"entity": f"keep{number}"},
+            __module__=__name__,
+            value=(row.kind, Field(default_factory=row.make)),
+            changes=(int, 0),
+        ),
     )
 
 
@@ -84,6 +122,7 @@ class Bench:
 
     bus: TestBus
     carriers: list[Carrier]
+    engine: AsyncEngine
     arrived: dict[str, Any] = field(default_factory=dict[str, Any])
     outcomes: dict[str, Any] = field(default_factory=dict[str, Any])
     left_out: set[str] = field(default_factory=set[str])
@@ -229,6 +268,65 @@ async def signal(bench: Bench) -> None:
     await _working(bench, "signal", signalled=True)
 
 
+@way
+async def run(bench: Bench) -> None:
+    await _called(bench, lambda carrier: carrier.message(carrier.run, value=carrier.given()))
+
+
+@way
+async def batch(bench: Bench) -> None:
+    await _called(bench, lambda carrier: carrier.message(carrier.member, value=carrier.given()))
+
+
+async def _called(bench: Bench, made: Callable[[Carrier], Any]) -> None:
+    bench.left_out.add("Json")  # its handler has what the text says, and its reply is text
+    for carrier in bench.carriers:
+        with bench.sent(carrier):
+            bench.outcomes[carrier.row.name] = await bench.bus.call(made(carrier), timeout=60)
+
+
+@way
+async def state(bench: Bench) -> None:
+    """Read the state beside the line, and by the next command, which must find what the first left."""
+
+    async def send(carrier: Carrier) -> None:
+        for _ in range(2):
+            await bench.bus.dispatch(carrier.message(carrier.keep))
+
+    await bench.come(send)
+    letters = {letter.name: letter async for letter in bench.bus.bus.dead_letters.list()}
+    for carrier in bench.carriers:
+        if (letter := letters.get(carrier.keep.spec().name)) is not None:
+            assert letter.error_type in ("BadState", "ValidationError"), letter.error_type
+            bench.outcomes[carrier.row.name] = BadState(letter.error_message)
+            continue
+        with bench.sent(carrier):
+            found: Any = await bench.bus.bus.states.get(carrier.state, f"b{carrier.number}")
+            if found is not None:
+                assert shape(found.value) == shape(bench.arrived[carrier.row.name])
+                bench.arrived[carrier.row.name] = found.value
+
+
+@way
+async def inbox(bench: Bench) -> None:
+    """Fail behind the commit: the repeat has what the inbox remembers."""
+    await _called(bench, lambda carrier: carrier.message(carrier.once))
+
+
+@way
+async def outbox(bench: Bench) -> None:
+    added = Outbox(bench.bus.bus)
+    for carrier in bench.carriers:
+        with bench.sent(carrier):
+            async with AsyncSession(bench.engine) as session:
+                added.add(session, carrier.carrying())
+                await session.commit()
+    time.sleep(SOON)
+    async with OutboxRelay(bench.bus.bus, bench.engine) as relay:
+        await relay.drained()
+    await bench.bus.run_until_idle(timeout=60)
+
+
 async def _working(bench: Bench, name: str, *, signalled: bool = False) -> None:
     for carrier in bench.carriers:
         await bench.bus.dispatch(carrier.message(carrier.work, way=name), command_id=f"w{carrier.number}")
@@ -276,6 +374,42 @@ def _handlers(carrier: Carrier, arrived: dict[str, Any], refused: dict[str, Any]
     return registry
 
 
+def _database_handlers(
+    carrier: Carrier, arrived: dict[str, Any], refused: dict[str, Any], engine: AsyncEngine
+) -> HandlerRegistry:
+    registry, name = HandlerRegistry(), carrier.row.name
+
+    async def replies(commands: Sequence[Any]) -> list[Any]:
+        return [command.value for command in commands]
+
+    async def put(command: Any, kept: Any) -> None:
+        if kept.changes:
+            arrived[name] = kept.value  # what the command before left
+            return
+        kept.value, kept.changes = carrier.given(), 1
+
+    async def remembered(command: Any, context: CommandContext) -> Any:
+        async with AsyncSession(engine) as session:
+            try:
+                async with Inbox().once(session, context) as block:
+                    if not block.repeated:
+                        block.remember(carrier.given())
+            except (CommandBusError, ValidationError) as error:
+                refused[name] = error
+                raise Reject("refused") from error
+        if not block.repeated:
+            raise RuntimeError("behind the commit")
+        arrived[name] = block.reply
+        return block.reply
+
+    put.__annotations__["kept"] = carrier.state
+    registry.handles_many(carrier.run, of="entity")(replies)
+    registry.handles_many(carrier.member)(replies)
+    registry.handles(carrier.keep)(put)
+    registry.handles(carrier.once)(remembered)
+    return registry
+
+
 def _defined() -> tuple[list[Carrier], dict[str, Exception]]:
     carriers: list[Carrier] = []
     refused: dict[str, Exception] = {}
@@ -302,16 +436,22 @@ def _verdict(wanted: Any, found: Any) -> str:
     return "same" if wanted == came else f"another: {str(wanted)[:80]} -> {str(came)[:80]}"
 
 
-@pytest.mark.parametrize("name", quick(WAYS, ["dispatch", "dispatch_batch", "schedule", "reply", "step", "signal"]))
-async def test_182_a_value_arrives_as_it_was_sent_or_is_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", quick(WAYS, ["dispatch", "dispatch_batch", "schedule", "reply", "step", "signal", "state"])
+)
+async def test_182_a_value_arrives_as_it_was_sent_or_is_refused(name: str, tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/values.db", poolclass=NullPool)
+    if name in ("inbox", "outbox"):
+        async with engine.begin() as connection:
+            await connection.run_sync(metadata.create_all)
     carriers, refused = _defined()
     arrived: dict[str, Any] = {}
     registry = HandlerRegistry()
     for carrier in carriers:
-        for handler in _handlers(carrier, arrived, refused):
+        for handler in (*_handlers(carrier, arrived, refused), *_database_handlers(carrier, arrived, refused, engine)):
             registry.add(handler)
     async with TestBus(registry) as bus:
-        bench = Bench(bus, carriers, arrived, {})
+        bench = Bench(bus, carriers, engine, arrived, {})
         await WAYS[name](bench)
     wanted = {carrier.row.name: carrier.wanted for carrier in carriers}
     found = refused | arrived | bench.outcomes
