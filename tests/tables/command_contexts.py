@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import decimal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from command_bus import (
     CommandContext,
     DurableContext,
     EntityId,
+    EntityState,
     HandlerRegistry,
     Middleware,
     Query,
@@ -75,9 +76,9 @@ class Left:
     thing: Thing
     saw: list[Any]
 
-    def meet(self) -> None:
-        """Look, then spoil."""
-        self.saw.append(self.thing.look())
+    def meet(self, commands: int = 1) -> None:
+        """Look, then spoil, for so many commands that are called together."""
+        self.saw += [self.thing.look()] * commands
         self.thing.spoil()
 
 
@@ -129,6 +130,22 @@ class Layered(Command[None], entity="box"):
     box: EntityId
 
 
+class Together(Command[None], entity="box"):
+    box: EntityId
+
+
+class InRun(Command[None], entity="crate"):
+    box: EntityId
+
+
+class Stateful(Command[None], entity="crate"):
+    box: EntityId
+
+
+class Crate(EntityState, entity="crate"):
+    count: int = 0
+
+
 WAYS: tuple[type[Command[None] | Query[None]], ...] = (
     Plain,
     InThread,
@@ -142,6 +159,9 @@ WAYS: tuple[type[Command[None] | Query[None]], ...] = (
     Stepping,
     SteppingInThread,
     Layered,
+    Together,
+    InRun,
+    Stateful,
 )
 
 
@@ -216,6 +236,19 @@ def registry_of(left: Left) -> HandlerRegistry:  # noqa: C901 - a handler for ea
     @registry.handles(SteppingInThread)
     async def stepping_in_thread(command: SteppingInThread, context: DurableContext) -> None:
         await context.step("one", left.meet)
+
+    @registry.handles_many(Together, wait=0.01)
+    async def together(commands: Sequence[Together]) -> None:
+        left.meet(len(commands))
+
+    @registry.handles_many(InRun, of="entity")
+    async def in_run(commands: Sequence[InRun]) -> None:
+        left.meet(len(commands))
+
+    @registry.handles(Stateful)
+    async def stateful(command: Stateful, crate: Crate) -> None:
+        crate.count += 1
+        left.meet()
 
     @registry.handles(Layered)
     async def layered(command: Layered) -> None:
