@@ -12,7 +12,7 @@ __all__ = ["CELLS", "ENDS", "HELD", "NEVER", "ORIGINS", "STATES", "STAYS", "Cell
 
 STATES = (
     "waiting", "paused", "lone", "line", "delayed", "limited",
-    "running", "thread", "retrying", "snoozed", "suspended", "compensating", "parked",
+    "running", "thread", "batch", "run", "retrying", "snoozed", "suspended", "compensating", "parked",
 )  # fmt: skip
 """Where it is when it ends."""
 
@@ -53,7 +53,9 @@ HELD = {
 }
 
 UNSTARTED = ("waiting", "paused", "lone", "line", "delayed", "limited")
-STARTED = ("running", "thread", "retrying", "snoozed", "suspended", "compensating", "parked")
+RUNNING = ("running", "thread", "batch", "run")
+"""In the call of its handler: a coroutine, a thread, a handler of commands of several entities, and one of neighbours of one entity."""
+STARTED = (*RUNNING, "retrying", "snoozed", "suspended", "compensating", "parked")
 DURABLE = ("suspended", "compensating")
 _DECIDED = (
     "completed",
@@ -70,15 +72,21 @@ _DECIDED = (
 
 NEVER: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str], ...] = (
     (("expired",), STARTED, ORIGINS, "a command that was started is run to its end"),
-    (("interrupted", "aborted"), tuple(set(STATES) - {"running", "thread"}), ORIGINS, "only an attempt that runs is interrupted"),
+    (("interrupted", "aborted"), tuple(set(STATES) - {*RUNNING}), ORIGINS, "only an attempt that runs is interrupted"),
+    (
+        ("interrupted", "aborted"),
+        ("batch", "run"),
+        ORIGINS,
+        "no handler of many takes commands that are run at most once: it runs again",
+    ),
     (("superseded",), STARTED, ORIGINS, "what was started is not replaced"),
     (("superseded",), ("lone",), ORIGINS, "a command with a unique key is never alone in its record"),
     (("superseded",), STATES, ("child",), "a call within a handler has the key of its class: there the first wins"),
     (("superseded",), STATES, ("schedule",), "a firing has no unique key"),
-    (("purged",), ("running", "thread"), ORIGINS, "what runs is not purged"),
+    (("purged",), RUNNING, ORIGINS, "what runs is not purged"),
     (("purged",), DURABLE, ORIGINS, "a durable command that has begun is left to undo what it did"),
     (_DECIDED, ("compensating",), ORIGINS, "its end is decided; it is being undone"),
-    (("unhandled", "invalid", "forged"), ("running", "thread", "parked"), ORIGINS, "it has been read"),
+    (("unhandled", "invalid", "forged"), (*RUNNING, "parked"), ORIGINS, "it has been read"),
     (
         ("unhandled", "invalid", "forged"),
         ("suspended",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, ClassVar
 from zlib import crc32
@@ -40,7 +41,7 @@ from command_bus.transport.unique_keys import LoadKey
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 from tests.conformance.test_dispatches import outcomes
-from tests.tables.ends import ENDS, UNREAD, Cell
+from tests.tables.ends import ENDS, RUNNING, UNREAD, Cell
 from tests.tables.ends_left import left_of, tick_left_out
 
 __all__ = ["Bench"]
@@ -172,6 +173,16 @@ class Bench:
                 pass
             return self.act()
 
+        async def many(commands: Any) -> list[Any]:
+            self.seen.append("subject")
+            await self.gates["subject"].wait()
+            try:
+                return [self.act() for _ in commands]
+            except Exception as error:
+                if self.cell.state == "run":  # a call that fails, beside an outcome that is an error
+                    raise
+                return [error] * len(commands)
+
         async def long(command: Any, context: DurableContext) -> int:
             await context.call(Reserve(stock="s"), undo=Release(stock="s"))
             await context.step("count", len, "abc")
@@ -199,8 +210,12 @@ class Bench:
             await gated("release")
 
         handler: Any = long if durable else in_thread if self.cell.state == "thread" else plain
-        handler.__annotations__["command"] = subject
-        for kind, function in ((subject, handler), (Parent, parent), (Around, around), (Holder, holder), (Reserve, reserve)):
+        handler.__annotations__["command"], many.__annotations__["commands"] = subject, Sequence[subject]
+        if self.cell.state in ("batch", "run"):
+            self.registry.handles_many(subject, of="entity" if self.cell.state == "run" else None)(many)
+        else:
+            handles(subject)(handler)
+        for kind, function in ((Parent, parent), (Around, around), (Holder, holder), (Reserve, reserve)):
             self.functions[kind] = handles(kind)(function)
         self.functions[Release] = handles(Release)(release)
         if self.cell.state != "compensating":
@@ -298,7 +313,7 @@ class Bench:
         await self.started("running")
         await until(lambda: "subject" in self.seen)
 
-    into_thread = into_running
+    into_thread = into_batch = into_run = into_running
 
     async def into_retrying(self) -> None:
         self.script = ["fail"]
@@ -407,7 +422,7 @@ class Bench:
         await self.elsewhere(lambda: self.work(signed))
 
     async def to_cancelled(self) -> None:
-        assert await self.bus.cancel(await self.id(), running=self.cell.state in ("running", "thread", "suspended"))
+        assert await self.bus.cancel(await self.id(), running=self.cell.state in (*RUNNING, "suspended"))
         if self.cell.state != "suspended":
             await self.go()
 
