@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
+from types import GenericAlias
 from typing import Any, ClassVar
 from zlib import crc32
 
@@ -210,7 +211,8 @@ class Bench:
             await gated("release")
 
         handler: Any = long if durable else in_thread if self.cell.state == "thread" else plain
-        handler.__annotations__["command"], many.__annotations__["commands"] = subject, Sequence[subject]
+        handler.__annotations__["command"] = subject
+        many.__annotations__["commands"] = GenericAlias(Sequence, (subject,))
         if self.cell.state in ("batch", "run"):
             self.registry.handles_many(subject, of="entity" if self.cell.state == "run" else None)(many)
         else:

@@ -122,10 +122,10 @@ class Bench:
 
     bus: TestBus
     carriers: list[Carrier]
-    engine: AsyncEngine
     arrived: dict[str, Any] = field(default_factory=dict[str, Any])
     outcomes: dict[str, Any] = field(default_factory=dict[str, Any])
     left_out: set[str] = field(default_factory=set[str])
+    engine: Any = None
 
     @contextmanager
     def sent(self, carrier: Carrier) -> Iterator[None]:
@@ -449,7 +449,7 @@ async def test_182_a_value_arrives_as_it_was_sent_or_is_refused(name: str, tmp_p
         for handler in (*_handlers(carrier, arrived, refused), *_database_handlers(carrier, arrived, refused, engine)):
             registry.add(handler)
     async with TestBus(registry) as bus:
-        bench = Bench(bus, carriers, engine, arrived, {})
+        bench = Bench(bus, carriers, arrived, {}, engine=engine)
         await WAYS[name](bench)
     wanted = {carrier.row.name: carrier.wanted for carrier in carriers}
     found = refused | arrived | bench.outcomes
