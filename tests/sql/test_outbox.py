@@ -77,7 +77,7 @@ async def test_a_given_id_is_sent_once_and_another_command_of_that_id_is_set_asi
 
 async def test_a_delay_counts_from_the_add_and_priority_goes_along(shop: Shop) -> None:
     with Session(shop.stage.engine) as session, session.begin():
-        shop.outbox.add(session, Ship(order="o-1", n=0), delay=0.6)
+        shop.outbox.add(session, Ship(order="o-1", n=0), delay=2.5)
         shop.outbox.add(session, Ship(order="o-1", n=1), priority="high")
     await asyncio.sleep(0.3)
     async with shop.bus, shop.relay() as relay:
