@@ -13,6 +13,7 @@ import pytest
 
 from command_bus.embedded import EmbeddedServer
 from tests.docs.examples import PAGES, PROGRAM, ROOT, Block, blocks, files, in_session, printed, run, saved, session
+from tests.selection import quick
 
 ELSEWHERE = {
     "django.md": "test_django.py",
@@ -37,6 +38,8 @@ _TEST_CLIENT = "ignore:Using `httpx` with `starlette.testclient` is deprecated"
 """What Starlette says of the httpx that the set-up has."""
 
 COLUMNS = 88  # what fits beside the site's navigation
+DEAR = ("durable-how-to.md", "fastapi.md", "following.md", "structure.md", "testing.md", "versions.md")
+"""Pages of many programs, which `make test-all` runs."""
 RUN = [page for page in PAGES if page.name not in ELSEWHERE and "```python" in page.read_text(encoding="utf-8")]
 
 
@@ -100,7 +103,7 @@ def test_every_block_is_a_file_a_program_or_part_of_a_session(page: Path) -> Non
     assert unrunnable(page.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("page", RUN, ids=named)
+@pytest.mark.parametrize("page", quick(RUN, [page for page in RUN if page.name not in DEAR]), ids=named)
 def test_what_is_shown_runs_and_prints_what_its_comments_say(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     for name in NEEDS.get(page.name, ()):
         pytest.importorskip(name)

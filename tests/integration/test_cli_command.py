@@ -118,6 +118,7 @@ async def test_a_command_is_shown_and_signalled(shop: Shop) -> None:
         assert (await shop.run(*words)).returncode == 1
 
 
+@pytest.mark.slow
 async def test_entities_say_what_is_waited_for_and_cancel_ends_it(shop: Shop) -> None:
     await shop.bus.entity("account", "a-1").pause()  # what is called does not start
     await shop.bus.dispatch(Order(order="o-2", calls=True), command_id="c-2")

@@ -18,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from command_bus.embedded import EmbeddedServer
+from tests.selection import quick
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -187,7 +188,7 @@ def test_each_extra_has_a_program() -> None:
     assert set(PROGRAMS) - {""} == set(OPTIONAL) - {"all", "demo", "demo-spark", "dev"}
 
 
-@pytest.mark.parametrize("extra", PROGRAMS)
+@pytest.mark.parametrize("extra", quick(PROGRAMS, ["", "sql", "gateway", "prometheus"]))
 def test_an_extra_needs_nothing_that_it_does_not_bring(tmp_path: Path, url: str, extra: str) -> None:
     try:
         place = environment(tmp_path, extra)

@@ -27,6 +27,7 @@ async def _make(path: Path) -> None:
     await engine.dispose()
 
 
+@pytest.mark.slow
 def test_each_fault_of_an_effect_is_found(spark: SparkSession, namespace: Namespace, tmp_path: Path) -> None:
     path = tmp_path / "effects.db"
     asyncio.run(_make(path))

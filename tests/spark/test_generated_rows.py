@@ -244,7 +244,7 @@ def _ids(spark: SparkSession, example: Example) -> list[str]:
     return [row[0] for row in plain.select(command_id(*keys), "seq").orderBy("seq").collect()]
 
 
-@settings(max_examples=5, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, suppress_health_check=list(HealthCheck))
 @given(example=examples())
 def test_a_row_becomes_what_plain_python_sends(spark: SparkSession, server: Any, example: Example) -> None:
     check(spark, server.url, example)

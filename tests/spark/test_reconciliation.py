@@ -353,6 +353,7 @@ def test_nothing_is_missing_while_workers_run(spark: SparkSession, namespace: Na
     assert counts_of(ledgers[-1]) == {"completed": 3000}
 
 
+@pytest.mark.slow
 def test_waiting_is_logged_and_ends(
     spark: SparkSession, namespace: Namespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -122,6 +122,7 @@ class TestAcceptedOnce:
         with pytest.raises(InvalidSettings, match="it dropped its rejected rows"):
             repair(loads(spark), namespace)
 
+    @pytest.mark.slow
     def test_a_repair_may_raise(self, spark: SparkSession, namespace: Namespace) -> None:
         dispatch(loads(spark, 3, 5), namespace)
         with pytest.raises(InvalidRows):

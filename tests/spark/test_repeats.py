@@ -20,6 +20,7 @@ from redis import Redis
 from command_bus import DispatchConflict, InvalidSettings
 from command_bus.spark import command_id, dispatch_batch_writer, dispatch_dataframe, reconcile
 from command_bus.spark.writing.random_ids import random_function_in
+from tests.selection import quick
 from tests.spark.trucks import Move, Namespace, journeys
 
 MOVE = f"{Move.__module__}:Move"
@@ -77,7 +78,7 @@ def harbour(spark: SparkSession, tmp_path: Path, namespace: Namespace) -> Harbou
     return Harbour(spark, tmp_path, namespace)
 
 
-WAYS = pytest.mark.parametrize("way", ["by_batch", "by_format"])
+WAYS = pytest.mark.parametrize("way", quick(["by_batch", "by_format"], ["by_format"]))
 
 
 class TestNothing:

@@ -436,7 +436,7 @@ def _verdict(wanted: Any, found: Any) -> str:
     return "same" if wanted == came else f"another: {str(wanted)[:80]} -> {str(came)[:80]}"
 
 
-@pytest.mark.parametrize("name", quick(WAYS, ["dispatch", "dispatch_batch", "schedule", "reply", "step", "signal", "state"]))
+@pytest.mark.parametrize("name", quick(WAYS, ["dispatch", "dispatch_batch", "schedule", "reply", "step", "signal"]))
 async def test_182_a_value_arrives_as_it_was_sent_or_is_refused(name: str, tmp_path: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/values.db", poolclass=NullPool)
     if name in ("inbox", "outbox"):

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from typer import Option
 
-from command_bus.cli.commands.outbox import explained
 from command_bus.cli.connection import load_settings, open_bus, run_command
 from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import format_table
@@ -37,6 +36,8 @@ def doctor(
     """  # noqa: D301
     findings = run_command(lambda: _examine(target, suspended_hours * 3600))
     if database is not None:
+        from command_bus.cli.commands.outbox import explained
+
         with explained():
             from command_bus.sql.outbox_admin import examine
 

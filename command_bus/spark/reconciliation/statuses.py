@@ -89,7 +89,7 @@ def with_effects(statuses: DataFrame, effects: DataFrame) -> tuple[DataFrame, Da
     An effect commits before the outcome of its command is stored: so effects are read after the outcomes.
 
     Args:
-        statuses: Of `statuses_of`, evaluated.
+        statuses: The result of `statuses_of`, evaluated.
         effects: A row for each effect, with `command_id`.
     """
     found = effects.select(F.col("command_id").cast("string").alias("command_id"))

@@ -36,7 +36,7 @@ class Tally:
         traced: Commands with an outcome, or in a mailbox.
         outcomes: Those that were read.
         unreadable: Those that another version wrote, or that are damaged.
-        effects: Effects, and commands by `EFFECT_FLAGS`; empty if they are not known.
+        effects: The number of rows, and commands by `EFFECT_FLAGS`; empty if they are not known.
         early: Pending commands that have an effect.
         strange: Effects of no command of these rows.
     """
