@@ -315,18 +315,12 @@ class Batches:
         name, work = f"command_bus.batch {handler.spec.name}", work or self._call_all(handler, members)
         call = self._loop.create_task(work, name=name, context=self._contexts.new())
         self._calls.add(call)
-        call.add_done_callback(self._ended)
+        call.add_done_callback(self._calls.discard)
         beside = frozenset(each.running.mailbox for each in members if each.running is not None)
         for each in members:
             each.batch, each.call = members, call
             if each.running is not None:
                 each.running.gathers, each.running.beside = False, beside
-
-    def _ended(self, call: asyncio.Task[None]) -> None:
-        self._calls.discard(call)
-        if self._queues and not self._calls and self._is_full():  # of what waits here: nothing else makes room
-            for handler in list(self._queues):
-                self._begin_all(handler)
 
     async def _call_all(self, handler: Handler, members: list[Member]) -> None:
         outcomes = await Halving(members, partial(self.call, handler), Member.is_ended_by).outcomes()

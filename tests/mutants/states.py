@@ -77,6 +77,13 @@ STATES = (
         f"{_BATCHES}::test_the_poisoned_ones_are_found_and_the_others_end_well",
     ),
     Mutant(
+        "a worker that is full calls with each command at once",
+        "worker/batches.py",
+        "or (not self._calls and self._is_full()):\n",
+        "or self._is_full():\n",
+        f"{_BATCHES}::test_a_worker_that_is_full_calls_with_many",
+    ),
+    Mutant(
         "a common cause is not seen",
         "worker/batches.py",
         "        elif low == 0 and len(self._found) == 1 < len(self._members):\n",
