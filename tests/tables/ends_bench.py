@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from types import GenericAlias
 from typing import Any, ClassVar
-from zlib import crc32
 
 from pydantic import field_validator
 
@@ -33,17 +32,13 @@ from command_bus import (
     every,
 )
 from command_bus.errors import CommandOutcomeError
-from command_bus.messages.outgoing import Envelope
-from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.serialization.envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
-from command_bus.transport.ports.bulk import LoadItem, Opening, Version
 from command_bus.transport.redis.maintenance.upkeep import LetterLimits, LetterPruning
-from command_bus.transport.unique_keys import LoadKey
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 from tests.conformance.test_dispatches import outcomes
 from tests.tables.ends import ENDS, RUNNING, UNREAD, Cell
 from tests.tables.ends_left import left_of, tick_left_out
+from tests.tables.loaded import load
 
 __all__ = ["Bench"]
 
@@ -51,7 +46,6 @@ ID, KEY = "subject", Unique("k")
 LATE = 0.5
 """Seconds until a deadline."""
 LEAST, TOLD = 6, ("completed", "rejected", "expired", "dead_lettered", "cancelled", "superseded", "discarded")
-VERSION = Version("load")
 
 
 class Around(Command[int], entity="task"):
@@ -234,7 +228,7 @@ class Bench:
         elif origin == "child":
             self.told = asyncio.ensure_future(self.bus.call(Parent(parent="p"), timeout=60))
         elif origin == "load":
-            await self.load(command)
+            await load(self.bus, ID, command)
         elif origin == "schedule":
             await self.bus.schedules.put("s", command, every(1_000_000), overlap="skip", **expires)
             self.fired = await self.bus.schedules.trigger("s")
@@ -243,20 +237,6 @@ class Bench:
             receipt = await self.bus.dispatch(command, command_id=ID, **expires, **options)
             self.told = asyncio.ensure_future(receipt.result(timeout=60))
         await until(self.is_accepted)
-
-    async def load(self, command: Any) -> None:
-        builder, bulk = EnvelopeBuilder(self.bus.settings), self.bus.session.transport.bulk
-        out = builder.of_item(Envelope(command, command_id=ID))
-        mailbox = builder.build(out).mailbox
-        flags, check = IN_DISPATCH | KEEP_OUTCOME, crc32(out.payload).to_bytes(4, "big")
-        sent = WireEnvelope(
-            ID, out.name, out.entity_type, out.entity_id, out.payload, flags, correlation_id="load", options=out.options or None
-        )
-        key = None if out.unique is None else LoadKey.of(out.unique, out.name, mailbox, "t")
-        item: LoadItem = (mailbox, ID, check, pack_envelope(sent), "t", 0, "", key)
-        await bulk.open(VERSION, Opening(keep_ms=60_000, remember_ms=120_000))
-        await bulk.load(VERSION, 0, [item])
-        await bulk.commit(VERSION, "{}", 60_000)
 
     async def is_accepted(self) -> bool:
         return any(kind == "accepted" for kind, _ in await self.events())
