@@ -141,15 +141,21 @@ class EntityBatches:
                 continue
             try:
                 each.run.follow_ups = await each.run.outbox.settled(completed=not isinstance(outcome, Failed))
-            except Exception as error:  # noqa: BLE001 - as what a handler raises
-                search.found[at] = Failed(error, error.__traceback__)
+            except BaseException as error:
+                is_ended = not isinstance(error, Exception)  # from outside: without what it sends its command has not ended
                 if each.run.state is not None and len(members) > 1:  # the state has what the others of the call have changed
                     search.found.clear()
                     search.is_void = True
-                    return
-                if not isinstance(error, Reject):
+                elif is_ended:
+                    del search.found[at:]
+                else:
+                    search.found[at] = Failed(error, error.__traceback__)
+                    if isinstance(error, Reject):
+                        continue
                     del search.found[at + 1 :]
-                    return
+                if is_ended:
+                    raise
+                return
 
     async def _call(self, lease: Lease, head: Runnable, members: Sequence[Member]) -> Sequence[Any]:
         """Call the handler with a part of a run. What a call has changed of the state counts once it has returned."""

@@ -22,6 +22,7 @@ FAULTS = {
 }  # fmt: skip
 
 ONCE_RED = {
+    70225: "a worker woke while it readied what a command of a run sends: the command was settled without that",
     3002897: "a lease was taken over 0.07 s after a start under it: the clock had jumped",
     3002803: "the end was called stuck while a journey waited, in its worker, for what waited for a clock that had gone back",
     3001135: "a command was told to be limited after it was superseded: the clock had gone back",
