@@ -264,7 +264,8 @@ async def test_a_worker_that_stops_calls_what_waits(sandbox: Sandbox, calls: Cal
             began = time.monotonic()
         assert time.monotonic() - began < 3
         assert (await bus.stats()).depth == 0
-    assert [sorted(made) for made in calls.made] == [list(range(10))]
+    assert sorted(calls.done) == list(range(10))
+    assert len(calls.made[0]) > 1  # all of them, unless a busy machine has some on their way to the queue
 
 
 async def test_a_call_over_its_time_is_halved(sandbox: Sandbox) -> None:
