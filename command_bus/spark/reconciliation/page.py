@@ -185,7 +185,7 @@ def _tiles(page: Page) -> Iterator[tuple[str, str]]:
     done = sum(data.finished)
     yield "commands", f"{page.verdict.total:,}"
     yield "completed", f"{counts['completed']:,}"
-    yield "missing, twice or out of order", f"{sum(counts.get(name, 0) for name in WRONG):,}"
+    yield "faults that must be none", f"{sum(counts.get(name, 0) for name in WRONG):,}"
     if "effects" in counts:
         yield "effects", f"{counts['effects']:,}"
     yield "from first acceptance to last outcome", short_duration(span * 1000) if done else "–"
