@@ -52,7 +52,7 @@ class RelayFigures:
         set_aside: Rows that can never be accepted.
         kept: Rows that are accepted, and not deleted yet.
         apart: Rows of mailboxes that take none at the moment, now.
-        lag: Seconds from the add of the oldest row that it saw last until it was sent; 0 while nothing comes.
+        lag: Seconds since the add of the oldest row that its last look has found, and that is not sent; 0 if it has found none.
         working: Whether it is the one that relays, and reaches the database and the server.
     """
 

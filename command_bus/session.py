@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
-from command_bus.errors import BusClosed, InvalidSettings, UnsuitableServer, WrongEventLoop
+from command_bus.errors import BusClosed, CommandBusError, InvalidSettings, UnsuitableServer, WrongEventLoop
 from command_bus.notifications.notifications import Notifications
 from command_bus.observer import Observer, ReportingProducer, announced, observed, outward_of
 from command_bus.serialization.limits import PayloadLimits, reading_limits
@@ -266,6 +266,16 @@ class Session:
         for part in self._parts:
             part.renew()
         OPEN_SESSIONS.discard(self)
+
+
+async def is_answered(session: Session, patience: float) -> bool:
+    """Return whether the server answers within some seconds."""
+    try:
+        async with asyncio.timeout(patience):
+            await session.transport.ping()
+    except (CommandBusError, TimeoutError):
+        return False
+    return True
 
 
 OPEN_SESSIONS: WeakSet[Session] = WeakSet()

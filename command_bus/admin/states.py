@@ -136,9 +136,9 @@ class States(OnSession):
             raise StateConflict(
                 f"{_named(state, entity_id)} has revision {revision}, not {expected}: it was changed since, read it again"
             )
-        now_ms = await self._operator.entities.now_ms()
-        following = max(revision + 1, now_ms * 1000)
-        stored = StoredState(state.spec().version, following, now_ms, payload)
+        now_us = await self._operator.entities.now_us()
+        following = max(revision + 1, now_us)  # a deleted state leaves no revision
+        stored = StoredState(state.spec().version, following, now_us // 1000, payload)
         await self._change(mailbox, self._codec.pack(mailbox, stored), before)
         return following
 

@@ -33,19 +33,21 @@ T = TypeVar("T")
 _PATIENCE = 5.0  # seconds to wait for the server, at most: a person waits
 
 
-def run_command(work: Callable[[], Awaitable[T]], *, sends: bool = False) -> T:
+def run_command(work: Callable[[], Awaitable[T]], *, sends: bool = False, logs: bool = False) -> T:
     """Run a command's work, and turn the library's errors into one line and an exit code.
 
     Args:
         work: Makes what is awaited; its result is returned.
         sends: Whether a lost answer leaves open whether a command was accepted. Other work can simply be repeated.
+        logs: Whether this is a server, which logs as `configure_logging` was told. What others warn of `doctor` reports.
 
     Raises:
         typer.Exit: The work failed.
     """
     import asyncio
 
-    logging.getLogger("command_bus").setLevel(logging.ERROR)  # `doctor` reports what a worker warns of
+    if not logs:
+        logging.getLogger("command_bus").setLevel(logging.ERROR)
     try:
         return asyncio.run(_awaited(work))
     except TransportUnavailable as error:
@@ -67,14 +69,16 @@ def run_command(work: Callable[[], Awaitable[T]], *, sends: bool = False) -> T:
         raise Exit(ExitCode.DONE) from None
 
 
-def on_bus(target: Target, act: Callable[[CommandBus], Awaitable[T]], *, may_begin: bool = False, sends: bool = False) -> T:
+def on_bus(
+    target: Target, act: Callable[[CommandBus], Awaitable[T]], *, may_begin: bool = False, sends: bool = False, logs: bool = False
+) -> T:
     """Do one thing on the target's open bus, as `open_bus` and `run_command`, and return its result."""
 
     async def work() -> T:
         async with open_bus(target, may_begin=may_begin) as bus:
             return await act(bus)
 
-    return run_command(work, sends=sends)
+    return run_command(work, sends=sends, logs=logs)
 
 
 def act_on_bus(target: Target, title: str, what: str, act: Callable[[CommandBus], Awaitable[T]], *, why: str = "") -> T:
@@ -127,14 +131,22 @@ def operator_name() -> str:
         return socket.gethostname()
 
 
-def run_until_interrupted(target: Target, act: Callable[[CommandBus], Awaitable[None]], *, may_begin: bool = False) -> None:
+def run_until_interrupted(
+    target: Target, act: Callable[[CommandBus], Awaitable[None]], *, may_begin: bool = False, logs: bool = False
+) -> None:
     """Do one thing on the target's open bus that Ctrl-C ends as it should be ended: with exit code 0.
+
+    Args:
+        target: The bus.
+        act: Goes on until it is cancelled.
+        may_begin: As for `open_bus`.
+        logs: Whether this is a server, which logs.
 
     Raises:
         typer.Exit: It failed, or was interrupted.
     """
     try:
-        on_bus(target, act, may_begin=may_begin)
+        on_bus(target, act, may_begin=may_begin, logs=logs)
     except Exit as ended:
         raise Exit(ExitCode.DONE if ended.exit_code == ExitCode.INTERRUPTED else ended.exit_code) from None
 

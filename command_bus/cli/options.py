@@ -16,6 +16,7 @@ from typer import Argument, Context, Exit, Option, Typer
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.lazy_commands import import_bus
+from command_bus.cli.process.worker_options import LogFormat, LogLevel
 from command_bus.cli.terminal import ExitCode, echo
 
 Url = Annotated[
@@ -49,6 +50,20 @@ CommandIds = Annotated[list[str], Argument(metavar="ID", help="Command ids.")]
 Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")]
 PauseUntil = Annotated[str | None, Option("--until", metavar="TIME", help="End the pause at this time: 2026-12-01T09:00.")]
 PauseFor = Annotated[str | None, Option("--for", metavar="TIME", help="End the pause after this time: 90s, 30m, 2h.")]
+Level = Annotated[
+    LogLevel | None,
+    Option(help="Lowest level that is logged, to standard error [default: the bus's, info]."),
+]
+Format = Annotated[LogFormat, Option(help="Log lines for people, or one JSON object per line.")]
+HealthPort = Annotated[
+    int | None,
+    Option(min=0, max=65535, help="Serve /healthz, /readyz and /metrics on this port; 0 takes any free one."),
+]
+HealthHost = Annotated[str, Option(help="Address to serve the health pages on.")]
+StuckAfter = Annotated[
+    float,
+    Option(min=0.5, help="Seconds that the event loop may be blocked until /healthz fails."),
+]
 DryRun = Annotated[bool, Option("--dry-run", help="Only count, change nothing.")]
 
 

@@ -81,7 +81,7 @@ class StateCodec:
             value = codec_for(kind).decode(before, self._limits)  # a default that can be changed in place is not shared
         except BadState:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a worker must not stop for what a default raises
             raise BadState(f"{kind.__name__}: its defaults cannot be made: {_reason(error)}") from error
         return HeldState(value, before, is_stored=isinstance(stored, StoredState) and bool(stored.payload))
 
@@ -210,6 +210,6 @@ def is_kept(kind: type[EntityState], stored: StoredState, now_ms: int) -> bool:
     return keep_ms is None or stored.changed_ms + keep_ms >= now_ms
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception | SystemExit) -> str:
     """Return why values do not match a class; of another error its type."""
     return problems_of(error) if isinstance(error, ValidationError) else type(error).__qualname__

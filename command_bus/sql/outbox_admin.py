@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, create_engine, text
@@ -19,6 +20,7 @@ from command_bus.bus import CommandBus
 from command_bus.clock import format_duration, wall_ms
 from command_bus.doctor.diagnosis import CommandLine, Finding, command_line
 from command_bus.errors import InvalidSettings, OutboxUnavailable
+from command_bus.serialization.limits import printable
 from command_bus.sql.outbox_table import FAILED, FIGURES, MISSING, NUMBERING, TRIGGER, discarding, is_missing, retrying
 from command_bus.sql.relay import OutboxRelay
 from command_bus.sql.tables import Statement, metadata
@@ -45,13 +47,20 @@ def statements(dialect: str) -> list[str]:
     return [each.strip().replace("\t", "    ") for each in (*made, *(NUMBERING if dialect == "postgresql" else ()))]
 
 
-async def relay(bus: CommandBus, database: str, told: Callable[[str], None], **options: Any) -> None:
+async def relay(
+    bus: CommandBus,
+    database: str,
+    told: Callable[[str], None],
+    health: Callable[[OutboxRelay], AbstractAsyncContextManager[Any]] = nullcontext,
+    **options: Any,
+) -> None:
     """Relay until this is cancelled, or SIGTERM or SIGINT comes.
 
     Args:
         bus: Open.
         database: URL of the database.
         told: Called with the URL without password and query, before the first look.
+        health: Serves probes of the relay.
         options: As of `OutboxRelay`.
 
     Raises:
@@ -62,8 +71,9 @@ async def relay(bus: CommandBus, database: str, told: Callable[[str], None], **o
         engine = create_async_engine(_driven(database, awaited=True))
     try:
         sender = OutboxRelay(bus, engine, **options)
-        told(engine.url.set(query={}).render_as_string())
-        await _until_signal(sender.run())
+        async with health(sender):
+            told(engine.url.set(query={}).render_as_string())
+            await _until_signal(sender.run())
     finally:
         await engine.dispose()
 
@@ -230,6 +240,9 @@ def _driven(database: str, *, awaited: bool = False) -> str:
     kind, mark, rest = database.partition("://")
     if not mark or kind.partition("+")[0] not in ("postgresql", "postgres", "sqlite"):
         raise InvalidSettings("a database is a URL, as postgresql://user@host/name or sqlite:///file")
+    path = make_url(database).database if kind.startswith("sqlite") else None
+    if path and not path.startswith((":memory:", "file:")) and not Path(path).exists():  # SQLite would make it
+        raise InvalidSettings(f"there is no file {printable(path)}")
     if kind in ("postgresql", "postgres"):
         kind = "postgresql+psycopg"
     return f"{'sqlite+aiosqlite' if awaited and kind == 'sqlite' else kind}://{rest}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from command_bus.observer import RelayFigures, outward_of
 from command_bus.randomness import JITTER, token
 from command_bus.serialization.envelope import names_of
 from command_bus.serialization.limits import printable
+from command_bus.session import is_answered
 from command_bus.sql.outbox_table import (
     LOCK,
     MISSING,
@@ -59,6 +61,8 @@ _MOST_APART = 1_000
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 _NUMBERS_EVERY = 60.0
 _STANDBY = 1.0
+_TURN_WITHIN = 10.0
+"""Seconds without a look that succeeded after which a relay does not count as ready."""
 _SILENT = 30.0
 """Seconds without an answer after which a connection of the database is given up."""
 _CLEARED = 2_000
@@ -124,6 +128,7 @@ class OutboxRelay:
         poll: Seconds between looks while nothing comes.
 
     Attributes:
+        bus: The one given.
         sent: Commands that were accepted.
         again: Rows that this relay had sent, and that the server has lost.
 
@@ -145,10 +150,11 @@ class OutboxRelay:
             raise InvalidSettings(
                 f"OutboxRelay(name={name!r}, keep={keep!r}, poll={poll!r}): a word; 0 to 3,600 seconds; 0.001 to 60 seconds"
             )
-        self._bus, self._engine, self._name, self._keep, self._poll = bus, engine, name, keep, poll
+        self.bus, self._engine, self._name, self._keep, self._poll = bus, engine, name, keep, poll
         self._is_numbered = self._dialect == "postgresql"
         self.sent = self.again = 0
-        self._set_aside_count, self._lag, self._is_working = 0, 0.0, False
+        self._set_aside_count, self._is_working, self._turned_at = 0, False, -math.inf
+        self._oldest_ms: int | None = None
         self._task: asyncio.Task[None] | None = None
         self._connection: AsyncConnection
         self._is_rested = asyncio.Event()
@@ -162,8 +168,19 @@ class OutboxRelay:
     def figures(self) -> RelayFigures:
         """Return what this relay has done, and its state. Any thread may ask."""
         apart = sum(len(each.rows) for each in list(self._apart.values()))
-        kept, lag = len(self._taken), self._lag
+        kept, oldest = len(self._taken), self._oldest_ms
+        lag = 0.0 if oldest is None else max(0.0, (wall_ms() - oldest) / 1000)
         return RelayFigures(self.sent, self.again, self._set_aside_count, kept, apart, lag, self._is_working)
+
+    async def why_not_ready(self, patience: float = 1.0) -> str | None:
+        """Return why this relay neither sends nor follows another one; None if it does. Call it in its event loop.
+
+        Args:
+            patience: Seconds for the server's answer.
+        """
+        if mono() - self._turned_at > _TURN_WITHIN:
+            return "it has not looked into the database, or sent, for some seconds: see its log"
+        return None if await is_answered(self.bus.session, patience) else "the server does not answer"
 
     def _forget(self) -> None:
         """Know nothing, as at the beginning."""
@@ -215,6 +232,13 @@ class OutboxRelay:
             OutboxUnavailable: There is no table, or nothing numbers its rows.
             InvalidSettings: The mailboxes of an entity type are others than the namespace has recorded.
         """
+        try:
+            await self._run()
+        finally:
+            self._forget()
+            self._oldest_ms = None
+
+    async def _run(self) -> None:
         wait = _FIRST_WAIT
         while True:
             self._forget()
@@ -242,7 +266,7 @@ class OutboxRelay:
     async def _relay(self) -> None:
         """Do a round if this is the relay that works, and wait if there was nothing to do."""
         if not await self._is_first():
-            self._is_working = False
+            self._is_working, self._turned_at, self._oldest_ms = False, mono(), None
             await asyncio.sleep(_STANDBY)
             return
         try:
@@ -253,7 +277,7 @@ class OutboxRelay:
             self._is_locked = is_locked
             await asyncio.sleep(0 if is_locked else _STANDBY * JITTER.uniform(0.1, 1.0))
             return
-        self._is_working = True
+        self._is_working, self._turned_at = True, mono()
         if is_idle:
             self._is_rested.set()
             await asyncio.sleep(self._poll)
@@ -282,7 +306,7 @@ class OutboxRelay:
     async def _is_first(self) -> bool:
         """Return whether this is the relay that works. That saves work; nothing depends on it."""
         if self._is_numbered and not self._is_locked:
-            self._is_locked = bool((await self._ask(LOCK, name=f"{self._bus.settings.namespace}:{self._name}"))[0][0])
+            self._is_locked = bool((await self._ask(LOCK, name=f"{self.bus.settings.namespace}:{self._name}"))[0][0])
         return self._is_locked or not self._is_numbered
 
     async def _look(self, due: Sequence[Row[Any]], without: Sequence[str]) -> list[Row[Any]]:
@@ -349,19 +373,19 @@ class OutboxRelay:
         rows, is_full = self._due(), len(self._taken) >= _MOST_TAKEN
         if not is_full:
             rows += await self._look(rows, without)
+        self._oldest_ms = min([row.added_ms for row in rows], default=None)
         by_shard: dict[int, list[Row[Any]]] = {}
         for row in rows:
-            by_shard.setdefault(self._bus.session.transport.shard_of(row.mailbox), []).append(row)
+            by_shard.setdefault(self.bus.session.transport.shard_of(row.mailbox), []).append(row)
         for number, part in by_shard.items():
             await self._place_all(number, part)
-        self._lag = max(0.0, (wall_ms() - min(row.added_ms for row in rows)) / 1000) if rows else 0.0
         deleted = [await self._delete(number, shard) for number, shard in enumerate(self._shards)]
         if is_full and not rows and not any(deleted):
             await asyncio.sleep(self._poll)
         return not rows and not any(deleted) and not is_full
 
     async def _begin(self) -> None:
-        transport = self._bus.session.transport
+        transport = self.bus.session.transport
         found = [await transport.outboxes.look(self._name, shard) for shard in range(transport.shards)]
         now, shards = mono(), [_Shard(each.value) for each in found]
         for shard, each in zip(shards, found, strict=True):
@@ -402,7 +426,7 @@ class OutboxRelay:
 
     async def _submission(self, row: Row[Any]) -> Submission | None:
         """Return the command of a row; None if it cannot be sent, or not now."""
-        session, entity_type = self._bus.session, type_of(row.mailbox)
+        session, entity_type = self.bus.session, type_of(row.mailbox)
         agreements = session.transport.agreements
         policy = None if entity_type is None else agreements.agreed(entity_type)
         if entity_type is not None and policy is None:
@@ -473,7 +497,7 @@ class OutboxRelay:
         """
         deleted, asked_at = shard.deleted[:_CLEARED], mono()
         # Where there is no answer all begins again: what was carried out is noted by then, or meets another state when it comes later.
-        answer = await self._bus.session.transport.outboxes.place(self._name, number, shard.value, token(12).hex(), rows, deleted)
+        answer = await self.bus.session.transport.outboxes.place(self._name, number, shard.value, token(12).hex(), rows, deleted)
         if isinstance(answer, Taken):
             known = [*(place for _, place in shard.taken), *shard.unconfirmed]
             self.again += sum(_key(*place) not in answer.rows for place in known)

@@ -1,4 +1,4 @@
-"""`HealthServer`: `/healthz`, `/readyz` and `/metrics` of a worker.
+"""`HealthServer`: `/healthz`, `/readyz` and `/metrics` of a worker, or of the relay of an outbox.
 
     async with bus.worker() as worker, HealthServer(worker, port=8080): ...
 
@@ -7,30 +7,32 @@ only slow. The thread can distinguish the two, because it expects a heartbeat fr
 
 - `/healthz` fails if the worker's event loop has not run for `stuck_after` seconds, and for no other reason: restarting a worker
   does not repair a server.
-- `/readyz` fails unless the worker consumes: it is started and not stopping, reads work, and the server answers.
+- `/readyz` fails unless the worker consumes: it is started and not stopping, reads work, and the server answers. A relay is ready while its looks
+  succeed, also if another one works and this one follows it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sys
 import threading
 import traceback
 from collections.abc import Coroutine
 from http import HTTPStatus
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from command_bus.clock import mono
-from command_bus.errors import CommandBusError
 from command_bus.telemetry.pages import Page, PageServer, text_page
 from command_bus.worker.worker import Worker
 from command_bus.worker.worker_bus import WorkerBus
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from command_bus.sql.relay import OutboxRelay
 
-READ_WITHIN = 6.0
-"""Seconds without a read after which a worker does not count as consuming; it reads every two seconds."""
+T = TypeVar("T")
+_log = logging.getLogger("command_bus.health")
 
 _ANSWER_WITHIN = 1.0  # seconds for the server's answer to a probe
 _BEAT = 0.25  # seconds between heartbeats
@@ -51,25 +53,11 @@ class Exposing(Protocol):
         ...
 
 
-async def why_not_ready(worker: Worker) -> str | None:
-    """Return why a worker does not consume, None if it does; called in its event loop."""
-    if worker.state.stopping:
-        return "stopping"
-    if worker.silent_for > READ_WITHIN:
-        return "not started yet" if not worker.started else "it cannot read work: see its log"
-    try:
-        async with asyncio.timeout(_ANSWER_WITHIN):
-            await worker.bus.session.transport.ping()
-    except (CommandBusError, TimeoutError):
-        return "the server does not answer"
-    return None
-
-
 class HealthServer:
-    """A server of probes and metrics for one worker, in a thread of its own.
+    """A server of probes and metrics for one worker or relay, in a thread of its own.
 
     Args:
-        worker: Made by `bus.worker()`, started or not yet. `/metrics` exposes the metrics of its bus's `observer`.
+        worker: Made by `bus.worker()`, or an `OutboxRelay`; started or not yet. `/metrics` exposes the metrics of its bus's `observer`.
         host: The address to listen on; the default is every IPv4 address, because probes come from outside a container.
         port: 0 takes any free one; the attribute has it.
         stuck_after: Seconds for which the event loop may not run until the worker counts as stuck.
@@ -78,7 +66,14 @@ class HealthServer:
         port: Number that it listens at, once it is started.
     """
 
-    def __init__(self, worker: Worker, *, host: str = "0.0.0.0", port: int = 0, stuck_after: float = 10.0) -> None:  # noqa: S104 - as the docstring says
+    def __init__(
+        self,
+        worker: Worker | OutboxRelay,
+        *,
+        host: str = "0.0.0.0",  # noqa: S104 - as the docstring says
+        port: int = 0,
+        stuck_after: float = 10.0,
+    ) -> None:
         self.port = port
         self._worker = worker
         self._stuck_after = stuck_after
@@ -108,6 +103,7 @@ class HealthServer:
         self._thread = threading.Thread(target=self._run, args=(self._loop, begun), name="command_bus.health", daemon=True)
         self._thread.start()
         self.port = await begun
+        _log.info("health on port %d", self.port)
 
     async def stop(self) -> None:
         """Stop listening; idempotent."""
@@ -177,7 +173,7 @@ class HealthServer:
 
     async def _readiness(self) -> Page:
         try:
-            reason = await self._run_in_worker_loop(why_not_ready(self._worker), 1.5 * _ANSWER_WITHIN)
+            reason = await self._run_in_worker_loop(self._worker.why_not_ready(_ANSWER_WITHIN), 1.5 * _ANSWER_WITHIN)
         except TimeoutError:
             reason = "the event loop does not answer: a handler blocks it"
         if reason is None:

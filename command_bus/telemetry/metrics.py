@@ -110,7 +110,7 @@ _RELAYS = (
     (CounterMetricFamily, "outbox_set_aside", "set_aside", "Rows of outboxes that can never be accepted."),
     (GaugeMetricFamily, "outbox_kept", "kept", "Rows of outboxes that are accepted, and not deleted yet."),
     (GaugeMetricFamily, "outbox_apart", "apart", "Rows of outboxes whose mailboxes take none at the moment."),
-    (GaugeMetricFamily, "outbox_lag_seconds", "lag", "From the add of a row until it was sent, for the oldest of the last look."),
+    (GaugeMetricFamily, "outbox_lag_seconds", "lag", "Age of the oldest row that the last look has found, and that is not sent."),
     (
         GaugeMetricFamily,
         "outbox_relays",
@@ -161,10 +161,11 @@ _NAMESPACE = (
 
 
 def _sums(rows: Iterable[tuple[Any, str, str, str]], figures: Iterable[object]) -> Iterable[Metric]:
-    """Yield the sums of figures: kind, name, attribute of each, help."""
+    """Yield the sums of figures, of ages the greatest: kind, name, attribute of each, help."""
     for kind, name, attribute, text in rows:
         family = kind(f"command_bus_{name}", text)
-        family.add_metric((), sum(getattr(each, attribute) for each in figures))
+        found = [getattr(each, attribute) for each in figures]
+        family.add_metric((), max(found) if name.endswith("_seconds") else sum(found))
         yield family
 
 

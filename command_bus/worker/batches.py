@@ -18,6 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from command_bus.clock import mono
 from command_bus.errors import Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.context import CommandContext, Running, running_command
@@ -28,6 +29,8 @@ from command_bus.worker.runnable import CommandContexts, Runnable
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, ThreadJob, ThreadRunsError, timed_out
 
 M = TypeVar("M")
+_LOOK_AGAIN = 0.05
+"""Seconds after the end of a call within which it has made room for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +78,15 @@ class Halving(Generic[M]):
         """Return the outcome of each member, `Failed` of those that make a call fail. A cancellation ends those that have none yet."""
         with suppress(asyncio.CancelledError):
             await self._part(0, len(self._members))
-        return [self._found.get(at, _CANCELLED) for at in range(len(self._members))]
+        return [self._found.get(at, CANCELLED) for at in range(len(self._members))]
 
     async def _error(self, low: int, high: int) -> BaseException | None:
         """Call with a part; return what it raised."""
         task = asyncio.current_task()
         try:
             values = await self._call(self._members[low:high])
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if _is_closed(task, error) or (isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()):
                 raise
             if isinstance(error, WrongOutcomes) or high - low == 1:
                 self._found.update((at, Failed(error, error.__traceback__)) for at in range(low, high))
@@ -167,25 +168,32 @@ class InOrder(Generic[M]):
 
     async def _values(self, low: int, high: int) -> Sequence[Any] | None:
         """Return the outcomes of a call; None if it failed, and has several members or was ended from outside."""
+        task = asyncio.current_task()
         try:
             return await self._call(self._members[low:high])
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - as what a handler raises
-            task = asyncio.current_task()
+        except BaseException as error:
+            if _is_closed(task, error):
+                raise
+            is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
             while task is not None and task.cancelling():
                 task.uncancel()
             is_wrong = isinstance(error, WrongOutcomes)
             if self._is_over() or (high - low > 1 and not is_wrong):
                 return None
-            return [Failed(error, error.__traceback__)] * (high - low)
+            return [CANCELLED if is_cancelled else Failed(error, error.__traceback__)] * (high - low)
+
+
+def _is_closed(task: asyncio.Task[Any] | None, error: BaseException) -> bool:
+    """Return whether an error means that the coroutine of a task is closed: then no handler may be called any more."""
+    return isinstance(error, GeneratorExit) and task is not None and asyncio.current_task(task.get_loop()) is not task
 
 
 def _is_wrong(outcome: Any) -> bool:
     return isinstance(outcome, Failed) and isinstance(outcome.error, WrongOutcomes)
 
 
-_CANCELLED = Failed(asyncio.CancelledError())
+CANCELLED = Failed(asyncio.CancelledError())
+"""The outcome of a command whose call was cancelled by the application."""
 _NEVER_STARTED = Failed(NeverStartedError())
 
 
@@ -231,12 +239,14 @@ class Batches:
     Args:
         threads: The place where plain functions run.
         contexts: Makes the context of each call.
+        grace: Seconds beyond its time limit after which others may take the entities of a call that does not end.
         is_full: Returns whether no more commands can wait: then what waits is called at once, unless the end of a call will make room.
     """
 
-    def __init__(self, threads: HandlerThreads, contexts: CommandContexts, is_full: Callable[[], bool]) -> None:
+    def __init__(self, threads: HandlerThreads, contexts: CommandContexts, grace: float, is_full: Callable[[], bool]) -> None:
         self._threads = threads
         self._contexts = contexts
+        self._grace = grace
         self._is_full = is_full
         self._queues: dict[Handler, _Queue] = {}
         self._calls: set[asyncio.Task[None]] = set()
@@ -315,15 +325,28 @@ class Batches:
         name, work = f"command_bus.batch {handler.spec.name}", work or self._call_all(handler, members)
         call = self._loop.create_task(work, name=name, context=self._contexts.new())
         self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        call.add_done_callback(self._on_end)
         beside = frozenset(each.running.mailbox for each in members if each.running is not None)
         for each in members:
             each.batch, each.call = members, call
             if each.running is not None:
                 each.running.gathers, each.running.beside = False, beside
 
+    def _on_end(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        if not self._calls and self._queues:
+            self._loop.call_later(_LOOK_AGAIN, self._on_idle)
+
+    def _on_idle(self) -> None:
+        """Call with what waits if that leaves no room for more, and no call is under way."""
+        if self._queues and not self._calls and self._is_full():
+            self._begin_all(max(self._queues, key=lambda handler: len(self._queues[handler].members)))
+
     async def _call_all(self, handler: Handler, members: list[Member]) -> None:
-        outcomes = await Halving(members, partial(self.call, handler), Member.is_ended_by).outcomes()
+        try:
+            outcomes = await Halving(members, partial(self.call, handler), Member.is_ended_by).outcomes()
+        except Exception as error:  # noqa: BLE001 - none may wait for an outcome for ever
+            outcomes = [Failed(error, error.__traceback__)] * len(members)
         for each, outcome in zip(members, outcomes, strict=True):
             if each.done is not None and not each.done.done():
                 each.done.set_result(outcome)
@@ -378,6 +401,10 @@ class Batches:
         if not handler.is_async:
             return await self._in_thread(partial(invoke, commands, contexts), members, first)
         scope = asyncio.timeout(timeout)
+        if timeout is not None:
+            for each in members[0].batch or members:  # of all: the others wait for their part
+                if each.run.lease is not None:
+                    each.run.lease.renew_until = mono() + timeout + self._grace
         try:
             async with scope:
                 return await invoke(commands, contexts)

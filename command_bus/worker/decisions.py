@@ -236,7 +236,7 @@ class Decisions:
         started, envelope = run.started, run.envelope
         try:
             run.state = self._states.held(run.handler.state or EntityState, lease.mailbox, lease.state or b"", started.now_ms)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the entity must not wait for the end of its lease
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the entity must not wait for the end of its lease
             reason = error.message if isinstance(error, BadState) else failure_of(error)
             text = f"the state of its entity cannot be read: {reason}"
             left_ms = self._unknown_grace_ms - (started.now_ms - started.woken_ms)

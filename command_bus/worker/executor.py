@@ -48,6 +48,7 @@ from command_bus.transport.steps import (
     Step,
     Suspend,
 )
+from command_bus.worker.batches import CANCELLED as CALL_CANCELLED
 from command_bus.worker.batches import Batches, Failed, Member
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
@@ -112,7 +113,7 @@ class Executor:
         self._failures = FailureLog(self.worker)
         self._in_threads = ThreadRuns(self.threads, worker=self.worker, works=self.works)
         self._loop = asyncio.get_running_loop()
-        self.batches = Batches(self.threads, self.contexts, is_full=lambda: not self.slots.admits_caller())
+        self.batches = Batches(self.threads, self.contexts, self.grace, is_full=lambda: not self.slots.admits_caller())
         self._of_entity = EntityBatches(self.decisions, self.batches, self.side, around, self._member_ended, self.bus.middleware)
 
     def begin(self, lease: Lease, started: Started, task: asyncio.Task[Any]) -> Begun:
@@ -162,7 +163,7 @@ class Executor:
             return GIVE_BACK_UNCOUNTED
         try:
             return self.decisions.read(started, lease.mailbox)
-        except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease
+        except (Exception, SystemExit):  # noqa: BLE001 - the entity must not wait for the end of its lease
             return self._undecided(lease, started)
 
     async def _execute(
@@ -189,7 +190,7 @@ class Executor:
             if type(result) is Raised and isinstance(result.error, Snooze) and result.error.hold is not None:
                 result = Raised(fault) if (fault := await hold_limit(self._transport, read, result.error)) is not None else result
             return self._decided(lease, read, result)
-        except Exception:  # noqa: BLE001 - the entity must not wait for the end of its lease
+        except (Exception, SystemExit):  # noqa: BLE001 - the entity must not wait for the end of its lease
             return self._undecided(lease, started)
         finally:
             result = None  # an error refers to its frames, and they to those that called them: this one
@@ -205,7 +206,7 @@ class Executor:
     def _decided(self, lease: Lease, run: Runnable, result: Any) -> Step | None:
         try:
             return without_reports(run, self._decide(lease, run, result))
-        except Exception:  # noqa: BLE001 - as above
+        except (Exception, SystemExit):  # noqa: BLE001 - as above
             return self._undecided(lease, run.started)
 
     def _undecided(self, lease: Lease, started: Started) -> Step:
@@ -243,7 +244,7 @@ class Executor:
             error: BaseException = outcome.again()
             if isinstance(error, NeverStartedError):
                 return GIVE_BACK_UNCOUNTED
-            if isinstance(error, asyncio.CancelledError):
+            if outcome is CALL_CANCELLED:
                 return self.decisions.interrupted(run.started, CANCELLED.text)
             if isinstance(error, Snooze) and error.hold is not None:
                 error = await hold_limit(self._transport, run, error) or error

@@ -31,7 +31,7 @@ from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.odd_values import odd_values
 from command_bus.serialization.states import StateCodec
 from command_bus.serialization.tallies import Tallies
-from command_bus.session import Session
+from command_bus.session import Session, is_answered
 from command_bus.settings import BusSettings, resolved, unknown_variables
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.ports.worker import WorkerSide, WorkerSideOptions
@@ -51,6 +51,8 @@ _log = logging.getLogger("command_bus.worker")
 _FEW = 0.9
 """The part of the slots that may be lent below which few handlers wait."""
 _LAST_WORDS = 5.0
+_READ_WITHIN = 6.0
+"""Seconds without a read after which a worker does not count as consuming; it reads every two seconds."""
 _NAMED = 10
 
 
@@ -131,6 +133,18 @@ class Worker:
         At least as long as the thread that renews its leases has been silent, which should never be.
         """
         return max(self._parts.side.consumer.silent_for, self._parts.side.leases.overdue) if self._parts else math.inf
+
+    async def why_not_ready(self, patience: float = 1.0) -> str | None:
+        """Return why it does not consume; None if it does. Call it in its event loop.
+
+        Args:
+            patience: Seconds for the server's answer.
+        """
+        if self.state.stopping:
+            return "stopping"
+        if self.silent_for > _READ_WITHIN:
+            return "not started yet" if not self.started else "it cannot read work: see its log"
+        return None if await is_answered(self.bus.session, patience) else "the server does not answer"
 
     @property
     def paused(self) -> bool:

@@ -131,6 +131,9 @@ class ListEntities:
     async def now_ms(self) -> int:
         return wall_ms()
 
+    async def now_us(self) -> int:
+        return wall_ms() * 1000
+
 
 def stored_entity(server: ListServer, mailbox: str) -> StoredEntity:
     box = server.boxes.get(mailbox, Box())

@@ -24,7 +24,7 @@ TOKEN = "cb_role_0123456789abcdef"
 async def rights_of(place: Place, user: Role, needed: Role) -> None:
     async with place.bus(user) as bus:
         redis = bus.session.redis
-        await check_rights(redis.connections, redis.keys.shards[0], needed, "the gateway")
+        await check_rights(redis.connections, redis.keys, needed, "the gateway")
 
 
 @pytest.mark.parametrize("selectors", [True, False])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
+import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import ANY
+from unittest.mock import ANY, AsyncMock
 
 import pytest
 from sqlalchemy import make_url
@@ -16,8 +18,10 @@ from typer.testing import CliRunner
 
 from command_bus.cli.app import app
 from command_bus.embedded import EmbeddedServer
+from command_bus.sql import OutboxRelay
 from tests.sql.conftest import Stage
 from tests.sql.outbox_shop import Ship, Shop
+from tests.telemetry.conftest import fetch
 
 pytestmark = pytest.mark.server
 
@@ -85,6 +89,7 @@ def test_a_database_without_the_table_or_away_is_told_apart(server_stage: Stage,
         assert done.exit_code == 1
         return done.output
 
+    (tmp_path / "none.db").touch()
     assert "run what `command-bus outbox ddl` prints" in " ".join(told(f"sqlite:///{tmp_path / 'none.db'}").split())
     empty = make_url(server_stage.url).update_query_dict({"options": "-csearch_path=pg_catalog"})
     assert "run what `command-bus outbox ddl` prints" in " ".join(told(empty.render_as_string(hide_password=False)).split())
@@ -106,8 +111,52 @@ def test_the_doctor_looks_at_an_outbox(stage: Stage, server: EmbeddedServer) -> 
     assert "outbox list" in told()
     stage.ask("UPDATE command_outbox SET error = NULL RETURNING id")
     assert "the oldest row was added 2 m" in told()
-    assert "`command-bus outbox ddl` prints" in told("sqlite:///no-such-file.db")
     assert "is not installed" in told("postgresql+asyncpg://x/y")
+
+
+@pytest.mark.parametrize("words", [["status"], ["list"], ["retry", "1"], ["discard", "1"]])
+def test_a_path_that_is_mistyped_makes_no_database(words: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["outbox", *words, "--database", f"sqlite:///{tmp_path}/typo.db"])
+    assert done.exit_code == 2
+    assert "there is no file" in done.output
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_relay_as_a_program_serves_probes_and_logs(shop: Shop, stage: Stage, server: EmbeddedServer) -> None:
+    bus = ["--url", server.url, "--namespace", shop.bus.settings.namespace]
+    program = [sys.executable, "-m", "command_bus", "outbox", "relay", *bus, "--health-port", "0", "--health-host", "127.0.0.1"]
+    async with shop.bus:
+        running = await asyncio.create_subprocess_exec(
+            *program, env={**os.environ, "COMMAND_BUS_DATABASE": stage.url}, stderr=asyncio.subprocess.PIPE
+        )
+        assert running.stderr is not None
+        try:
+            line = ""
+            async with asyncio.timeout(20):
+                while "health on port" not in line:
+                    line = (await running.stderr.readline()).decode()
+                    assert line
+                port = int(line.split()[-1])
+                shop.add(1)
+                await shop.emptied()
+                while (await fetch(port, "/readyz"))[0] != 200:
+                    await asyncio.sleep(0.05)
+            assert (await fetch(port, "/healthz"))[0] == 200
+            assert "command_bus_outbox_sent_total 1.0" in (await fetch(port, "/metrics"))[1]
+        finally:
+            running.terminate()
+            await running.communicate()
+        assert running.returncode == 0
+
+
+async def test_a_relay_is_not_ready_while_it_cannot_look(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("command_bus.sql.relay._TURN_WITHIN", 0.3)
+    async with shop.bus, shop.relay() as relay:
+        await relay.drained()
+        assert await relay.why_not_ready() is None
+        monkeypatch.setattr(OutboxRelay, "_round", AsyncMock(side_effect=OSError("away")))
+        await asyncio.sleep(0.5)
+        assert "for some seconds" in str(await relay.why_not_ready())
 
 
 @pytest.mark.parametrize("row", ["0", str(2**63), "x"])

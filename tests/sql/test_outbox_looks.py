@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from command_bus import EntityPolicy
+from command_bus import EntityPolicy, TransportUnavailable
 from command_bus.embedded import EmbeddedServer
+from command_bus.sql import OutboxRelay
 from command_bus.telemetry.metrics import PrometheusMetrics
 from tests.sql.conftest import Stage
 from tests.sql.outbox_shop import Ship, Shop
@@ -125,4 +127,32 @@ async def test_metrics_of_a_relay(stage: Stage, server: EmbeddedServer) -> None:
             rest = {"sent_total": 3, "sent_again_total": 0, "set_aside_total": 0, "kept": 3, "apart": 0}
             assert shown() == {**rest, "lag_seconds": 0, "relays": 1}
             assert lagging.keys() == shown().keys()
-        assert shown() == {**rest, "lag_seconds": 0, "relays": 0}
+        assert shown() == {**rest, "kept": 0, "lag_seconds": 0, "relays": 0}
+
+
+async def test_a_relay_that_has_ended_lags_behind_nothing(
+    stage: Stage, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last figure would raise an alert for as long as its process lives, and while the server is away the age grows."""
+    metrics, shop = PrometheusMetrics(), Shop(stage, server)
+    shop.bus.session.observer = metrics
+
+    def lag() -> float:
+        found = [
+            each for family in metrics.registry.collect() for each in family.samples if each.name.endswith("outbox_lag_seconds")
+        ]
+        return found[0].value
+
+    await asyncio.to_thread(shop.add, 1)
+    stage.ask("UPDATE command_outbox SET added_ms = added_ms - 300000 RETURNING id")
+    async with shop.bus:
+        with monkeypatch.context() as away:
+            away.setattr(OutboxRelay, "_place_all", AsyncMock(side_effect=TransportUnavailable("away")))
+            async with shop.relay() as ended, asyncio.timeout(10):
+                while ended.figures.lag < 300:
+                    await asyncio.sleep(0.01)
+                assert lag() >= 300
+        assert lag() == 0
+        async with shop.relay() as relay:
+            await relay.drained()
+            assert lag() == 0

@@ -10,13 +10,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 
 import pytest
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, InvalidSettings
-from command_bus.cli.process.health import serve_worker_probes
-from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.embedded import EmbeddedServer
 from command_bus.telemetry.health import HealthServer
 from tests.conformance.harness import reader_of
@@ -152,10 +149,9 @@ def test_a_loop_that_was_closed_is_not_live(make_bus: Make) -> None:
     asyncio.run(health.stop())
 
 
-async def test_the_program_takes_how_long_stuck_is(make_bus: Make) -> None:
-    options = WorkerOptions("app", health_port=0, health_host="127.0.0.1", stuck_after=0.5)
-    async with AsyncExitStack() as stack:
-        port = await serve_worker_probes(make_bus().worker(), options, stack)
+async def test_how_long_stuck_is_may_be_said(make_bus: Make) -> None:
+    async with HealthServer(make_bus().worker(), host="127.0.0.1", stuck_after=0.5) as health:
+        port = health.port
         seen = threading.Event()
 
         def probe() -> None:

@@ -152,7 +152,7 @@ class TestOptions:
     def test_nothing_is_passed_on_that_was_not_given(self) -> None:
         options = WorkerOptions("app")
         assert options.environment() == {}
-        assert options.child_arguments(3) == ["worker", "app", "--log-format", "text", "--channel", "3"]
+        assert options.child_arguments(3) == ["worker", "app", "--log-format", "text", "--channel", "3", "--stuck-after", "10.0"]
 
     def test_every_option_of_the_command_reaches_the_options(self) -> None:
         command: Any = typer.main.get_command(app)

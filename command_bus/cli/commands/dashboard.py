@@ -12,6 +12,7 @@ from typer import Option
 
 from command_bus.cli.connection import run_until_interrupted
 from command_bus.cli.options import HostNames, Prefix, Proxies, Target, with_target
+from command_bus.cli.process.worker_options import LogFormat
 from command_bus.cli.terminal import echo, usage_error
 from command_bus.errors import InvalidSettings, MissingExtra
 
@@ -67,6 +68,7 @@ def dashboard(
     Exit codes: 0 ended by Ctrl-C, 2 wrong usage or a missing package, 4 no server.
     """  # noqa: D301
     try:
+        from command_bus.cli.process.logs import configure_logging
         from command_bus.dashboard.users import loopback
         from command_bus.dashboard.visit import safe_link, trace_link_of
         from command_bus.integrations.serving import checked_prefix, serve_until_stopped
@@ -81,29 +83,24 @@ def dashboard(
             "trace_link": None if traces is None else trace_link_of(traces),
         }
         trusted = proxies or (("127.0.0.1", "::1") if proxy is not None else ())
-        where: Any = {
-            "host": host,
-            "port": port,
-            "prefix": checked_prefix(prefix),
-            "prefixing": trusted,
-            "proxies": trusted if users is not None and proxy is None else (),
-        }
+        where: Any = {"host": host, "port": port, "prefix": checked_prefix(prefix), "prefixing": trusted}
+        where["proxies"] = trusted if users is not None and proxy is None else ()
 
         async def serving(bus: CommandBus) -> None:
             from command_bus.dashboard.app import dashboard as made
             from command_bus.dashboard.masking import unknown_masks
             from command_bus.transport.redis.acl import check_rights
 
-            connections, keys = bus.session.redis.connections, bus.session.redis.keys.shards[0]
-            await check_rights(connections, keys, "operator", "the dashboard")
+            redis = bus.session.redis
+            await check_rights(redis.connections, redis.keys, "operator", "the dashboard")
             app = made(bus, users=known or loopback(role.value), secret=os.environ.get(SECRET), **options)
-            for masked in unknown_masks(options["mask"], {each.name: each.schema for each in await bus.fleet.commands()}):
+            for masked in unknown_masks(mask or (), {each.name: each.schema for each in await bus.fleet.commands()}):
                 echo(f"--mask {masked}: no command that workers have announced has a field of this name", err=True)
-            await serve_until_stopped(
-                app, told=lambda url: echo(f"{bus.session.where}: {url}", err=True), extra="dashboard", **where
-            )
+            where["told"] = lambda url: echo(f"{bus.session.where}: {url}", err=True)
+            await serve_until_stopped(app, extra="dashboard", **where)
 
-        run_until_interrupted(target, serving)
+        configure_logging(None, LogFormat.TEXT)
+        run_until_interrupted(target, serving, logs=True)
     except (InvalidSettings, MissingExtra) as error:
         raise usage_error(error.message) from None
 

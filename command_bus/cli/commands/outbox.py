@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from command_bus.cli.connection import run_until_interrupted
-from command_bus.cli.options import Answer, Json, Target, command_group, with_target
+from command_bus.cli.options import (
+    Answer,
+    Format,
+    HealthHost,
+    HealthPort,
+    Json,
+    Level,
+    Limit,
+    StuckAfter,
+    Target,
+    command_group,
+    with_target,
+)
 from command_bus.cli.output import format_table, format_time_and_age
+from command_bus.cli.process.worker_options import LogFormat
 from command_bus.cli.terminal import echo, escape, failure, usage_error
 from command_bus.errors import InvalidSettings, MissingExtra, OutboxUnavailable
 
@@ -54,6 +68,11 @@ def relay(
     name: Annotated[str, Option(help="Name of this outbox, where several databases have one for the same bus.")] = "default",
     keep: Annotated[float, Option(min=0, help="Seconds for which a row outlives its acceptance.")] = 5.0,
     poll: Annotated[float, Option(min=0.001, help="Seconds between looks while nothing comes.")] = 0.02,
+    health_port: HealthPort = None,
+    health_host: HealthHost = "0.0.0.0",  # noqa: S104 - probes come from outside the container
+    stuck_after: StuckAfter = 10.0,
+    log_level: Level = None,
+    log_format: Format = LogFormat.TEXT,
 ) -> None:
     """Send commands from the outbox of a database to the bus, until Ctrl-C or SIGTERM. Several relays may run: one works, another one follows it.
 
@@ -63,15 +82,24 @@ def relay(
     Exit codes: 0 ended by Ctrl-C or SIGTERM, 1 no table, 2 wrong usage or a missing package, 4 no server.
     """  # noqa: D301
     with explained():
+        from command_bus.cli.process.health import give_metrics
+        from command_bus.cli.process.logs import configure_logging
         from command_bus.sql import outbox_admin
+        from command_bus.telemetry.health import HealthServer
+
+        configure_logging(log_level, log_format)
 
         def relaying(bus: CommandBus) -> Awaitable[None]:
             def told(url: str) -> None:
                 echo(f"{bus.session.where}: relays the outbox {name} of {url}", err=True)
 
-            return outbox_admin.relay(bus, database, told, name=name, keep=keep, poll=poll)
+            options: dict[str, Any] = {"name": name, "keep": keep, "poll": poll}
+            if health_port is not None:
+                give_metrics(bus.session)
+                options["health"] = partial(HealthServer, host=health_host, port=health_port, stuck_after=stuck_after)
+            return outbox_admin.relay(bus, database, told, **options)
 
-        run_until_interrupted(target, relaying, may_begin=True)
+        run_until_interrupted(target, relaying, may_begin=True, logs=True)
 
 
 @outbox.command("ddl", short_help="Print the statements that make the tables.")
@@ -110,9 +138,7 @@ def status(*, database: _Database, as_json: Json = False) -> None:
 
 
 @outbox.command("list", short_help="List the rows that are set aside.")
-def list_failed(
-    *, database: _Database, limit: Annotated[int, Option(min=1, help="How many to show.")] = 50, as_json: Json = False
-) -> None:
+def list_failed(*, database: _Database, limit: Limit = 50, as_json: Json = False) -> None:
     """List rows whose commands can never be accepted as they are, with the reason: `outbox retry` or `outbox discard` them.
 
     \b

@@ -9,6 +9,7 @@ from typer import Option
 from command_bus.cli.connection import run_until_interrupted
 from command_bus.cli.options import HostNames, Json, Prefix, Proxies, Target, with_target
 from command_bus.cli.output import to_json
+from command_bus.cli.process.worker_options import LogFormat
 from command_bus.cli.terminal import echo, usage_error
 from command_bus.errors import InvalidSettings, MissingExtra
 
@@ -37,6 +38,7 @@ def serve(
     Exit codes: 0 ended by Ctrl-C, 2 wrong usage or a missing package, 4 no server.
     """  # noqa: D301
     try:
+        from command_bus.cli.process.logs import configure_logging
         from command_bus.gateway.tokens import read_tokens
         from command_bus.integrations.serving import checked_prefix, serve_until_stopped
 
@@ -47,14 +49,15 @@ def serve(
             from command_bus.gateway.app import gateway
             from command_bus.transport.redis.acl import check_rights
 
-            connections, keys = bus.session.redis.connections, bus.session.redis.keys.shards[0]
-            await check_rights(connections, keys, "gateway", "the gateway")
+            redis = bus.session.redis
+            await check_rights(redis.connections, redis.keys, "gateway", "the gateway")
             app = gateway(bus, allow=allow, max_body=max_body, max_wait=max_wait, hosts=name or ())
             await serve_until_stopped(
                 app, told=lambda url: echo(f"{bus.session.where}: {url}", err=True), extra="gateway", **where
             )
 
-        run_until_interrupted(target, serving)
+        configure_logging(None, LogFormat.TEXT)
+        run_until_interrupted(target, serving, logs=True)
     except (InvalidSettings, MissingExtra) as error:
         raise usage_error(error.message) from None
 

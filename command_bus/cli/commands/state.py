@@ -12,7 +12,7 @@ from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.commands.entity import parse_entity_words
 from command_bus.cli.completion import entity_types, entity_words
 from command_bus.cli.connection import act_on_bus, on_bus
-from command_bus.cli.options import Answer, Target, command_group, with_target
+from command_bus.cli.options import Answer, Limit, Target, command_group, with_target
 from command_bus.cli.output import format_table, format_time_and_age
 from command_bus.cli.terminal import ExitCode, echo, escape, failure, format_value, print_error
 
@@ -48,7 +48,7 @@ def show(words: _Entity, *, target: Target) -> Answer:
 def list_states(
     entity_type: _Type,
     *,
-    limit: Annotated[int, Option(min=1, help="How many to show.")] = 50,
+    limit: Limit = 50,
     target: Target,
 ) -> Answer:
     """List states of the entities of a type, in no order: `state export` writes all.

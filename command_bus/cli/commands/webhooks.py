@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from typer import Argument, Option
 
 from command_bus.cli.connection import on_bus
-from command_bus.cli.options import Answer, Target, command_group, with_target
+from command_bus.cli.options import Answer, Limit, Target, command_group, with_target
 from command_bus.cli.output import listing, table
 from command_bus.cli.terminal import echo, escape, failure
 
@@ -137,7 +137,7 @@ def send_test(
 def list_deliveries(
     name: Name,
     *,
-    limit: Annotated[int, Option(min=1, help="How many to show.")] = 100,
+    limit: Limit = 100,
     target: Target,
 ) -> Answer:
     """List the deliveries of a webhook that were given up, oldest first. `dlq replay LETTER` sends one again.

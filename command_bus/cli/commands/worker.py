@@ -8,8 +8,8 @@ from typing import Annotated
 
 from typer import Argument, Context, Exit, Option
 
-from command_bus.cli.options import Target, Yes
-from command_bus.cli.process.worker_options import LogFormat, LogLevel, WorkerOptions
+from command_bus.cli.options import Format, HealthHost, HealthPort, Level, StuckAfter, Target, Yes
+from command_bus.cli.process.worker_options import LogFormat, WorkerOptions
 from command_bus.cli.terminal import ExitCode, WorkerExitCode, confirm_or_exit, echo, failure, print_error
 
 ImportString = Annotated[
@@ -52,22 +52,7 @@ Include = Annotated[
     list[str] | None,
     Option(metavar="MODULE", help="Import the handlers of this module, too; may be repeated."),
 ]
-Level = Annotated[
-    LogLevel | None,
-    Option(help="Lowest level that is logged, to standard error [default: the bus's, info]."),
-]
-Format = Annotated[LogFormat, Option(help="Log lines for people, or one JSON object per line.")]
 Reload = Annotated[bool, Option("--reload", help="For development: restart when a Python file below the current folder changes.")]
-HealthPort = Annotated[
-    int | None,
-    Option(min=0, max=65535, help="Serve /healthz, /readyz and /metrics on this port; 0 takes any free one."),
-]
-HealthHost = Annotated[str, Option(help="Address to serve the health pages on.")]
-StuckAfter = Annotated[
-    float | None,
-    Option(min=0.5, help="Seconds that the event loop may be blocked until /healthz fails [default: 10]."),
-]
-
 CommandLogFolder = Annotated[
     str | None,
     Option(
@@ -94,7 +79,7 @@ def worker(
     reload: Reload = False,
     health_port: HealthPort = None,
     health_host: HealthHost = "0.0.0.0",  # noqa: S104 - probes come from outside the container
-    stuck_after: StuckAfter = None,
+    stuck_after: StuckAfter = 10.0,
     command_log: CommandLogFolder = None,
     channel: Annotated[int | None, Option(hidden=True)] = None,
 ) -> None:

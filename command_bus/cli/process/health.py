@@ -10,41 +10,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NamedTuple
 
 from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.errors import MissingExtra
+from command_bus.session import Session
 from command_bus.telemetry.pages import Page, PageServer, text_page
-from command_bus.worker.worker import Worker
 
 _ANSWER_WITHIN = 3.0  # seconds; a process answers within two, even if its event loop is stuck
 _log = logging.getLogger("command_bus.cli")
 
 
-async def serve_worker_probes(worker: Worker, options: WorkerOptions, stack: AsyncExitStack) -> int:
-    """Serve probes of one worker until the stack is closed, and return the port. Metrics are served if prometheus-client is installed.
-
-    Raises:
-        InvalidSettings: The port is taken.
-    """
-    from command_bus.telemetry.health import HealthServer
-
-    session = worker.bus.session
-    if session.observer is None and not session.is_open:
+def give_metrics(session: Session) -> None:
+    """Count in metrics what happens, if prometheus-client is installed and the application has given no observer."""
+    if session.observer is None:
         try:
             from command_bus.telemetry.metrics import PrometheusMetrics
 
             session.observer = PrometheusMetrics()
         except MissingExtra as error:
             _log.info("no /metrics: %s", error)
-    patience = {} if options.stuck_after is None else {"stuck_after": options.stuck_after}
-    server = HealthServer(worker, host=options.health_host, port=options.health_port or 0, **patience)
-    await stack.enter_async_context(server)
-    _log.info("health on port %d", server.port)
-    return server.port
 
 
 @dataclass(frozen=True, slots=True)

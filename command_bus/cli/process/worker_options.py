@@ -50,7 +50,7 @@ class WorkerOptions:
     reload: bool = False
     health_port: int | None = None
     health_host: str = "0.0.0.0"  # noqa: S104 - probes come from outside the container
-    stuck_after: float | None = None
+    stuck_after: float = 10.0
     include: tuple[str, ...] = ()
     command_log: str | None = None
 

@@ -27,7 +27,7 @@ from command_bus.cli.loading import import_object, include_modules, log_start_fa
 from command_bus.cli.process.application import Application, check_options
 from command_bus.cli.process.channel import Channel
 from command_bus.cli.process.command_log import CommandLog
-from command_bus.cli.process.health import serve_worker_probes
+from command_bus.cli.process.health import give_metrics
 from command_bus.cli.process.logs import log_as
 from command_bus.cli.process.systemd import notify_systemd
 from command_bus.cli.process.worker_options import WorkerOptions
@@ -100,9 +100,14 @@ async def _started(bus: CommandBus, options: WorkerOptions, channel: Channel | N
         stack.callback(log.close)
         worker.on_settled = log.write
     if options.health_port is not None:  # before the bus is opened: a worker that waits for its server is live, and not ready
-        port = await serve_worker_probes(worker, options, stack)
+        from command_bus.telemetry.health import HealthServer
+
+        if not bus.session.is_open:
+            give_metrics(bus.session)
+        health = HealthServer(worker, host=options.health_host, port=options.health_port, stuck_after=options.stuck_after)
+        await stack.enter_async_context(health)
         if channel is not None:
-            channel.report_health_port(port)
+            channel.report_health_port(health.port)
     await stack.enter_async_context(bus)
     if options.production:
         _refuse_unsafe(bus)

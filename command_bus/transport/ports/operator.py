@@ -238,6 +238,10 @@ class EntityReader(Protocol):
         """Return the server's time."""
         ...
 
+    async def now_us(self) -> int:
+        """Return the server's time in microseconds."""
+        ...
+
 
 class Mailboxes(Protocol):
     """Reads what waits in mailboxes, and takes commands out."""

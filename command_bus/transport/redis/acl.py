@@ -22,7 +22,7 @@ from typing import Final, Literal, get_args
 from command_bus.errors import CommandBusError, InvalidSettings, UnsuitableServer
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
-from command_bus.transport.redis.keys import KEYS, ShardKeys, suffix
+from command_bus.transport.redis.keys import KEYS, KeySpace, ShardKeys, suffix
 
 Role = Literal["producer", "worker", "operator", "gateway", "pipeline", "relay", "owner"]
 """A producer dispatches and calls; a worker runs commands; an operator reads, pauses, replays and cancels; a gateway is a producer
@@ -300,12 +300,12 @@ _NEEDED: Final[dict[Role, tuple[tuple[str, ...], ...]]] = {
 """Requests that change nothing, and that only a user with these rights may send."""
 
 
-async def check_rights(connections: Connections, keys: ShardKeys, role: Role, what: str) -> None:
+async def check_rights(connections: Connections, keys: KeySpace, role: Role, what: str) -> None:
     """Check that the user of these connections has the rights of a role, as far as requests that change nothing can tell.
 
     Args:
         connections: Opened by the user whose rights are looked at.
-        keys: Names in one shard.
+        keys: All shards; one is asked.
         role: `operator` or `gateway`.
         what: The program that needs them.
 
@@ -313,9 +313,10 @@ async def check_rights(connections: Connections, keys: ShardKeys, role: Role, wh
         UnsuitableServer: It lacks one.
         CommandBusError: The server cannot be asked.
     """
-    requests = [(command, getattr(keys, key), *rest) for command, key, *rest in _NEEDED[role]]
+    shard = keys.shards[0]
+    requests = [(command, getattr(shard, key), *rest) for command, key, *rest in _NEEDED[role]]
     if role == "gateway":
-        requests.append(("SET", f"{keys.last_batches}~rights", "", "XX"))
+        requests.append(("SET", f"{shard.last_batches}~rights", "", "XX"))
     for request in requests:
         try:
             await connections.ask(lambda client, *words: client.execute_command(*words), *request)

@@ -12,6 +12,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from command_bus.errors import CommandBusError
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
+from command_bus.transport.redis.connection.retrying import hash_page
 from command_bus.transport.redis.keys import GROUP, ShardKeys
 from command_bus.transport.redis.scripts import REACTIVATE
 
@@ -109,20 +110,13 @@ async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) ->
     Raises:
         CommandBusError: The server cannot be asked.
     """
-
-    async def read(client: Redis) -> Any:
-        pipeline = client.pipeline(transaction=False)
-        pipeline.hlen(keys.active)
-        pipeline.hscan(keys.active, cursor, count=_PAGE)
-        return await pipeline.execute()
-
-    count, (following, states) = await connections.ask(read)
+    count, following, states = await connections.ask(hash_page, keys.active, cursor, _PAGE)
     asked = [name for name, record in states.items() if record[:2] not in _WAITING]
     names: list[Any] = [keys.ready, keys.active, keys.paused, keys.parked, *keys.fair]
     names += (keys.mailboxes.encode() + name for name in asked)
     repaired = int(await connections.run(REACTIVATE, names, [GROUP, *asked])) if asked else 0
     limited = [name.decode(errors="replace") for name, record in states.items() if record[:2] == _LIMITED]
-    return RepairedPage(int(following), repaired, len(states) / count if count else 1.0, limited, not count)
+    return RepairedPage(following, repaired, len(states) / count if count else 1.0, limited, not count)
 
 
 async def _create_group(client: Redis, keys: ShardKeys) -> bool:

@@ -238,3 +238,12 @@ async def test_defaults_that_fail_leave_the_command_to_a_later_try(sandbox: Sand
         for _ in range(3):
             await bus.dispatch(Move(purse="p", amount=0))
         assert await bus.call(Move(purse="p", amount=0), timeout=20) == 0
+
+
+async def test_a_state_that_was_made_again_has_another_revision(sandbox: Sandbox) -> None:
+    """A deleted state leaves no revision, and a clock of milliseconds gave a quick one that of the state before."""
+    async with sandbox.bus() as bus:
+        for number in range(20):
+            before = await bus.states.put(f"a-{number}", Account(balance=1))
+            assert await bus.states.delete(Account, f"a-{number}")
+            assert await bus.states.put(f"a-{number}", Account(balance=2)) > before

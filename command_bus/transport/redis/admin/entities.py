@@ -19,7 +19,7 @@ from command_bus.transport.flows import Flow, flow_of_record, parse_flow
 from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, scope_of
 from command_bus.transport.records import EntityCondition, HoldInfo, MailboxHead, StoredEntity
 from command_bus.transport.redis.admin.holds import PAUSE_END, parse_hold
-from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
+from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys, delayed_id, delayed_member, delayed_number
 from command_bus.transport.redis.mailbox_record import (
     HELD,
@@ -76,7 +76,12 @@ class RedisEntities(RetryingRequests):
 
     async def now_ms(self) -> int:
         """Return the first shard's time."""
-        return server_ms(await self._ask(self._keys.shards[0], lambda client: client.time()))
+        return await self.now_us() // 1000
+
+    async def now_us(self) -> int:
+        """Return the first shard's time."""
+        seconds, micros = await self._ask(self._keys.shards[0], lambda client: client.time())
+        return int(seconds) * 1_000_000 + int(micros)
 
     async def head(self, mailbox: str, count: int) -> MailboxHead:
         """Return a mailbox with its first `count` entries."""

@@ -123,6 +123,15 @@ def _scan(client: Redis, key: str, cursor: int, count: int) -> Any:
     return client.hscan(key, cursor, count=count)
 
 
+async def hash_page(client: Redis, key: str, cursor: int, count: int) -> tuple[int, int, dict[bytes, bytes]]:
+    """Return how many fields a hash has, the next cursor, and a page of them."""
+    pipeline = client.pipeline(transaction=False)
+    pipeline.hlen(key)
+    pipeline.hscan(key, cursor, count=count)
+    length, (following, found) = await pipeline.execute()
+    return length, int(following), found
+
+
 async def _scores(client: Redis, key: str, members: Sequence[str]) -> Any:
     pipeline = client.pipeline(transaction=False)
     for member in members:

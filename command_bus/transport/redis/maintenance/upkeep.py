@@ -19,8 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from redis.asyncio import Redis
-
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.randomness import JITTER
@@ -30,7 +28,7 @@ from command_bus.transport.mailboxes import is_mailbox
 from command_bus.transport.redis.admin.statistics import RedisStatistics
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import is_not_permitted
-from command_bus.transport.redis.connection.retrying import server_ms
+from command_bus.transport.redis.connection.retrying import hash_page, server_ms
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.maintenance.periodic import Periodic
 from command_bus.transport.redis.ready_stream import repair_page
@@ -116,18 +114,11 @@ async def sweep_page(connections: Connections, keys: ShardKeys, cursor: int) -> 
     Raises:
         CommandBusError: The server cannot be asked.
     """
-
-    async def read(client: Redis) -> Any:
-        pipeline = client.pipeline(transaction=False)
-        pipeline.hlen(keys.unique)
-        pipeline.hscan(keys.unique, cursor, count=_PAGE)
-        return await pipeline.execute()
-
-    count, (following, found) = await connections.ask(read)
+    count, following, found = await connections.ask(hash_page, keys.unique, cursor, _PAGE)
     stored = [key for key in found if is_mailbox(key)]
     names = [keys.unique, keys.active, keys.delayed, *(keys.mailbox(mailbox_of_key(key.decode())) for key in stored)]
     released = int(await connections.run(SWEEP_UNIQUE, names, [len(keys.mailboxes), *stored])) if stored else 0
-    return int(following), released, len(found) / count if count else 1.0
+    return following, released, len(found) / count if count else 1.0
 
 
 _ROUND = 300.0
