@@ -12,7 +12,7 @@ from tests.conformance.conftest import Sandbox
 from tests.conformance.test_dispatches import load
 
 ACCEPTED, DUPLICATE = Admission.ACCEPTED, Admission.DUPLICATE
-OPEN = 64  # entities that the ready stream holds
+OPEN = 8  # entities that the ready stream holds
 
 registry = HandlerRegistry()
 ran: list[str] = []

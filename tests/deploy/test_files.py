@@ -301,7 +301,7 @@ LENGTHS = {
 
 @pytest.mark.parametrize("first", [{}, {"priority": "high"}, {"priority": "low"}], ids=str)
 async def test_keda_asks_for_as_many_workers_as_there_is_work(first: dict[str, Any]) -> None:
-    """With a priority all but 64 entities that wait stand in line."""
+    """With a priority all but 8 entities that wait stand in line."""
     formula, triggers = SCALED["spec"]["advanced"]["scalingModifiers"], SCALED["spec"]["triggers"]
     assert formula["target"] == COMMANDS["kubernetes"]["--concurrency"]
     with EmbeddedServer.start() as server:

@@ -9,6 +9,13 @@ _REDIS = "transport/redis"
 
 RECOVERY = (
     Mutant(
+        "a fetch lets in no more than a handful",
+        f"{_LUA}/fetch.lua",
+        "queue_up.finish(tonumber(ARGV[3]))",
+        "queue_up.finish()",
+        "tests/conformance/steps/test_line_steps.py::test_a_fetch_brings_what_it_asks_for_and_leaves_a_handful",
+    ),
+    Mutant(
         "an interrupted attempt is not counted",
         "worker/decisions.py",
         "            return GiveBack(counts=True)\n        text = ",

@@ -10,13 +10,14 @@ import pytest
 from command_bus.transport.flows import flow_of
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.ready_stream import repair_page
-from command_bus.transport.redis.scripts import FILL_LINE
+from command_bus.transport.redis.scripts import FETCH, FILL_LINE
+from command_bus.transport.redis.worker.consumer import parse_fetched
 from command_bus.transport.redis.worker.step_batcher import LineUse
 from command_bus.transport.steps import GiveBack, LeaseLost, Released, Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, left, park, removal
 
-OPEN = 64
+OPEN = 8
 HIGH, NORMAL, LOW = flow_of("high"), flow_of("normal"), flow_of("low")
 
 
@@ -60,6 +61,19 @@ async def run_all(harness: TransportHarness, worker: ManualWorker, most: int = 1
     return order
 
 
+async def test_a_fetch_brings_what_it_asks_for_and_leaves_a_handful(harness: TransportHarness) -> None:
+    """With replicas that confirm it starts nothing."""
+    await fill(harness, LOW, OPEN + 30)
+    shard = harness.shard
+    names = [shard.ready, shard.active, shard.lone, shard.fence, shard.paused, shard.watched, shard.rules, *shard.fair]
+    for starts in ((), (0,)):
+        answer = await harness.connections.run(FETCH, names, [GROUP, "w1", 14, 7, 0, *starts])
+        found = parse_fetched(answer, "w1", 7)
+        assert len(found) == 14
+        assert all((each.started is None) == bool(starts) for each in found)
+        assert len(await harness.activations()) == OPEN + (28 if starts else 14)
+
+
 async def test_without_classes_there_is_no_line(harness: TransportHarness, worker: ManualWorker) -> None:
     await fill(harness, NORMAL, OPEN + 10)
     assert not await harness.client.exists(*harness.shard.fair)
@@ -68,14 +82,14 @@ async def test_without_classes_there_is_no_line(harness: TransportHarness, worke
     assert not await harness.client.exists(*harness.shard.fair)
 
 
-async def test_the_ready_stream_holds_64_and_the_line_the_others(harness: TransportHarness, worker: ManualWorker) -> None:
+async def test_the_ready_stream_holds_a_handful_and_the_line_the_others(harness: TransportHarness, worker: ManualWorker) -> None:
     await fill(harness, LOW, OPEN + 10)
     assert len(await harness.activations()) == OPEN
     assert len(await in_line(harness)) == 10
-    record = await harness.record("box:f70")
+    record = await harness.record("box:f15")
     assert record is not None
     assert (record.state, record.activation, record.holder[:2]) == ("q", "", "2/")
-    assert await harness.client.hget(harness.shard.lone, "box:f70") == b"x", "it has no stream yet"  # type: ignore[misc]
+    assert await harness.client.hget(harness.shard.lone, "box:f15") == b"x", "it has no stream yet"  # type: ignore[misc]
     order = await run_all(harness, worker)
     assert order == [f"box:f{number}" for number in range(OPEN + 10)], "first in, first out"
     assert await in_line(harness) == []
@@ -236,8 +250,8 @@ async def test_what_an_entity_runs_is_charged_to_its_tenant(harness: TransportHa
             while isinstance(answer, Started):
                 starts[lease.mailbox[4]] += 1
                 answer = await worker.do(lease, done("c", "stay"))
-    assert starts["a"] >= 64 * 5, "what was ready first"
-    assert starts["b"] >= starts["a"] - 64 * 5, "since then b has as many starts, in five times as many entities"
+    assert starts["a"] >= OPEN * 5, "what was ready first"
+    assert starts["b"] >= starts["a"] - OPEN * 5, "since then b has as many starts, in five times as many entities"
     later = Counter(starts)
     for _ in range(10):
         for lease in await worker.read(8):

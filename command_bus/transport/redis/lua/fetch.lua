@@ -19,6 +19,7 @@
 -- ARGV[4]   number    of the first lease: the holder of what is started is the owner, '#f' and a number, one
 --                     more for each activation
 -- ARGV[5]   more      how many keys of limits there are: 3 or 0
+-- ARGV[6]   starts    '0': nothing is started, for that is a step of advance.lua where replicas confirm it
 --
 -- returns now in ms, then for each activation four values: its id; the mailbox's name, nil if it names none;
 --         'fence|message|1|first start in ms', with '|place=1' if limits gave this lease a place, and the
@@ -34,12 +35,12 @@ local call, format = redis.call, string.format
 pass_memory_limit(ready, group)
 local time = call('TIME')
 local now = format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-local found = call('XREADGROUP', 'GROUP', group, owner, 'COUNT', ARGV[3], 'STREAMS', ready, '>')
 local line = 8 + ARGV[5]
 local queue_up = KEYS[line] and call('EXISTS', KEYS[line]) == 1
   and open_line(ready, active, KEYS[line], KEYS[line + 1], KEYS[line + 2])
--- Before anything is started: it reads no record that this script changes.
-if queue_up then queue_up.finish() end
+-- Before anything is read or started: it reads no record that this script changes.
+if queue_up then queue_up.finish(tonumber(ARGV[3])) end
+local found = call('XREADGROUP', 'GROUP', group, owner, 'COUNT', ARGV[3], 'STREAMS', ready, '>')
 if not found then return {now} end
 
 local answers, names, places = {now}, {}, {}
@@ -51,7 +52,7 @@ for i, entry in ipairs(found[1][2]) do
   answers[at], answers[at + 1], answers[at + 2], answers[at + 3] = entry[1], name, false, false
   if name then names[#names + 1], places[#places + 1] = name, at end
 end
-if #names == 0 then return answers end
+if #names == 0 or ARGV[6] == '0' then return answers end
 local limits, is_home = nil, line > 8
 if call('EXISTS', KEYS[5], KEYS[6], KEYS[7]) > 0 then
   if call('EXISTS', KEYS[5], KEYS[6]) > 0 then return answers end

@@ -260,7 +260,8 @@ class Reader:
     async def _read_for_ever(self) -> None:
         while not self._stopping:
             self._full = True
-            fetches = self._is_busy and not self._connections.confirms  # a start that replicas confirm is one of advance.lua
+            # A start that replicas confirm is one of advance.lua; from a line as many are let in as are fetched.
+            fetches = self._is_busy and (not self._connections.confirms or bool(self._loop.line.keys(self._keys)))
             ask = await self._loop.slots.ask(self._shard, self._count, may_block=not fetches)
             self._full = False
             try:
@@ -325,6 +326,7 @@ class Reader:
         names = [keys.ready, keys.active, keys.lone, keys.fence, keys.paused, keys.watched, keys.rules]
         names += [*limits, *self._loop.line.keys(keys)]
         request = ("EVALSHA", FETCH.sha, len(names), *names, GROUP, self._loop.worker, count, first, len(limits))
+        request += (0,) if self._connections.confirms else ()
         self._unheard.append(range(first, first + count))
         try:
             answer: Any = await self._pipe.request(*request)

@@ -1,12 +1,13 @@
 -- line: entities that wait for a worker, in fair order. Uses record, newer, line_flow, line_runs, line_turns,
 -- line_served.
 --
--- Once classes or shares are used, the ready stream holds at most 64 undelivered activations. An entity that
+-- Once classes or shares are used, the ready stream holds at most 8 undelivered activations. An entity that
 -- has no room there waits in the line: its record has the state q, no activation, and its place. Each script
--- that adds to or takes from the ready stream fills it up again.
+-- that adds to or takes from the ready stream fills it up again, one that reads from it first by what it
+-- reads: so what is urgent starts behind a handful, and a read brings as many as it asks for.
 --
 -- flows   hash: c<class> what a class has used, v<class> its virtual time, s<class> its starts, w:<tenant> a
---         weight; n:<flow> what was served (see line_served.lua); `most`, if it is not 64. The line is in use
+--         weight; n:<flow> what was served (see line_served.lua); `most`, if it is not 8. The line is in use
 --         if this key exists
 -- turns   sorted set of flows, by their virtual time behind that of their class's span
 -- line    sorted set of equal scores: flow/stamp/mailbox name; a place is flow/stamp, a flow the digit of a
@@ -15,7 +16,7 @@
 -- Classes are 0 high, 1 normal, 2 low. Whose turn it is says line_turns.lua (start-time fair queueing). A
 -- start is paid when an activation is made for it, each further one when it happens.
 
-local READY_MOST, MOST_AT_ONCE = 64, 1000
+local READY_MOST, MOST_AT_ONCE = 8, 1000
 local LETTERS = {'c', 'v', 's'}
 
 -- Return the line of a shard; nil if its key is none of ours.
@@ -158,12 +159,13 @@ local function open_line(ready, active, flows, turns, line)
     return (type(length) == 'number' and length or 0) - (pending.err and 0 or tonumber(pending[1]))
   end
 
-  -- Fill the ready stream up, and write what was charged: once, behind all that the script changes.
-  function self.finish()
+  -- Fill the ready stream up, and by `more` that are read next, and write what was charged: once, behind all
+  -- that the script changes.
+  function self.finish(more)
     write_joined()
     for flow, count in pairs(due) do pay(flow, count) end
     if try('ZCARD', line) ~= 0 then
-      admit_first(math.min(self.most - self.undelivered(), MOST_AT_ONCE))
+      admit_first(math.min(self.most + (more or 0) - self.undelivered(), MOST_AT_ONCE))
     elseif try('XLEN', ready) == 0 then  -- none waits or runs: nothing to share
       try('DEL', turns)
       virtual[0], virtual[1], virtual[2] = 0, 0, 0
