@@ -13,7 +13,7 @@ RECOVERY = (
         f"{_LUA}/fetch.lua",
         "queue_up.finish(tonumber(ARGV[3]))",
         "queue_up.finish()",
-        "tests/conformance/steps/test_line_steps.py::test_a_fetch_brings_what_it_asks_for_and_leaves_a_handful",
+        "tests/conformance/steps/test_fetch.py::test_a_fetch_brings_what_it_asks_for_and_leaves_a_handful",
     ),
     Mutant(
         "an interrupted attempt is not counted",

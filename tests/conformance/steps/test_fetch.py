@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from command_bus.transport.steps import GiveBack, Released
 from tests.conformance.conftest import Sandbox
 from tests.conformance.harness import TAKE, ManualWorker, TransportHarness, done, reader_of
 from tests.conformance.put_service import until
+from tests.conformance.steps.test_line_steps import LOW, OPEN, fill
 
 BOX = "box:a"
 
@@ -32,11 +33,13 @@ class Keep(Command[None], entity="sum"):
     sum_id: EntityId
 
 
-async def fetch(harness: TransportHarness, count: int = 10, first: int = 7) -> list[Delivery]:
+async def fetch(
+    harness: TransportHarness, count: int = 10, first: int = 7, line: Sequence[str] = (), starts: Sequence[int] = ()
+) -> list[Delivery]:
     """Run the script as the worker `w1`."""
     shard = harness.shard
-    names = [shard.ready, shard.active, shard.lone, shard.fence, shard.paused, shard.watched, shard.rules]
-    return parse_fetched(await harness.connections.run(FETCH, names, [GROUP, "w1", count, first, 0]), "w1", first)
+    names = [shard.ready, shard.active, shard.lone, shard.fence, shard.paused, shard.watched, shard.rules, *line]
+    return parse_fetched(await harness.connections.run(FETCH, names, [GROUP, "w1", count, first, 0, *starts]), "w1", first)
 
 
 async def test_lone_commands_are_started_and_the_others_delivered(harness: TransportHarness, worker: ManualWorker) -> None:
@@ -75,6 +78,17 @@ async def test_lone_commands_are_started_and_the_others_delivered(harness: Trans
     lease.holder, lease.attempt_id = a.holder, a.attempt_id
     assert await worker.do(lease, done("a1")) == Released("idle")
     assert await harness.nothing_of(BOX)
+
+
+async def test_a_fetch_brings_what_it_asks_for_and_leaves_a_handful(harness: TransportHarness) -> None:
+    """With replicas that confirm it starts nothing."""
+    await fill(harness, LOW, OPEN + 30)
+    shard = harness.shard
+    for starts in ((), (0,)):
+        found = await fetch(harness, 14, 7, shard.fair, starts)
+        assert len(found) == 14
+        assert all((each.started is None) == bool(starts) for each in found)
+        assert len(await harness.activations()) == OPEN + (28 if starts else 14)
 
 
 async def test_where_nothing_waits_nothing_is_written(harness: TransportHarness) -> None:

@@ -10,8 +10,7 @@ import pytest
 from command_bus.transport.flows import flow_of
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.ready_stream import repair_page
-from command_bus.transport.redis.scripts import FETCH, FILL_LINE
-from command_bus.transport.redis.worker.consumer import parse_fetched
+from command_bus.transport.redis.scripts import FILL_LINE
 from command_bus.transport.redis.worker.step_batcher import LineUse
 from command_bus.transport.steps import GiveBack, LeaseLost, Released, Retry, Started
 from command_bus.transport.submissions import NO_DIGEST, Submission
@@ -59,19 +58,6 @@ async def run_all(harness: TransportHarness, worker: ManualWorker, most: int = 1
                 order.append(lease.mailbox)
                 answer = await worker.do(lease, done("c", "yield"))
     return order
-
-
-async def test_a_fetch_brings_what_it_asks_for_and_leaves_a_handful(harness: TransportHarness) -> None:
-    """With replicas that confirm it starts nothing."""
-    await fill(harness, LOW, OPEN + 30)
-    shard = harness.shard
-    names = [shard.ready, shard.active, shard.lone, shard.fence, shard.paused, shard.watched, shard.rules, *shard.fair]
-    for starts in ((), (0,)):
-        answer = await harness.connections.run(FETCH, names, [GROUP, "w1", 14, 7, 0, *starts])
-        found = parse_fetched(answer, "w1", 7)
-        assert len(found) == 14
-        assert all((each.started is None) == bool(starts) for each in found)
-        assert len(await harness.activations()) == OPEN + (28 if starts else 14)
 
 
 async def test_without_classes_there_is_no_line(harness: TransportHarness, worker: ManualWorker) -> None:
