@@ -25,7 +25,9 @@ class Unique:
             its turn: at least one run after the last trigger.
         window: Seconds from its acceptance for which the key is held besides, even if the command is settled; for `"first"`.
         debounce: Seconds without another one until it takes its place in line; for `"latest"`, and not with a delay.
-        max_wait: Most seconds that others put it off. Then it takes its place and keeps it; the next one waits by itself. For `debounce`.
+        extend: Whether each command that is dropped begins the window again; for `window`.
+        max_wait: Most seconds that others put it off: then it takes its place and keeps it, and the next one waits by itself. With `extend`, most
+            seconds from its acceptance for which they hold the key. For `debounce` and `extend`.
 
     Raises:
         InvalidCommand: A value is not what it may be, or two do not go together.
@@ -37,6 +39,7 @@ class Unique:
     window: float | None = None
     debounce: float | None = None
     max_wait: float | None = None
+    extend: bool = False
 
     def __post_init__(self) -> None:
         _check_key(self.key)
@@ -56,12 +59,12 @@ class Unique:
             "Unique(wins='latest', window=…): a window drops what comes in it, so the first wins",
         )
         _require(latest or self.debounce is None, "Unique(debounce=…): each puts the one before it off, so write wins='latest'")
-        _require(self.debounce is not None or self.max_wait is None, "Unique(max_wait=…) bounds `debounce`: give both")
-        if self.debounce is not None and self.max_wait is not None:
-            _require(
-                self.max_wait >= self.debounce,
-                f"Unique(max_wait={self.max_wait!r}): not below debounce={self.debounce!r}",
-            )
+        _require(type(self.extend) is bool, f"Unique(extend={self.extend!r}): True or False")
+        _require(self.window is not None or not self.extend, "Unique(extend=True) begins the window again: give window=, too")
+        bounded = ("window", self.window) if self.extend else ("debounce", self.debounce)
+        _require(bounded[1] is not None or self.max_wait is None, "Unique(max_wait=…) bounds `debounce` or `extend`: give one")
+        if bounded[1] is not None and self.max_wait is not None:
+            _require(self.max_wait >= bounded[1], f"Unique(max_wait={self.max_wait!r}): not below {bounded[0]}={bounded[1]!r}")
 
 
 def _require(condition: bool, message: str) -> None:

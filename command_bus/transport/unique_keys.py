@@ -145,8 +145,9 @@ class LoadKey(NamedTuple):
         mode: How it folds.
         delay_ms: Until it takes its place, if none of its key comes meanwhile; 0: at once.
         window_ms: For which the key is held in any case; 0 if there is no window.
-        longest_ms: For which the command can be put off; 0 if there is no limit.
+        longest_ms: For which the command can be put off, or its window be extended; 0 if there is no limit.
         name: The command's wire name.
+        extends: Whether its being dropped begins the window again.
     """
 
     key: str
@@ -155,12 +156,13 @@ class LoadKey(NamedTuple):
     window_ms: int
     longest_ms: int
     name: str
+    extends: bool = False
 
     @classmethod
     def of(cls, unique: Unique, name: str, mailbox: str, entity_id: str) -> Self:
         """Return the key of a command of an entity, as `unique` says."""
         stored = stored_key(mailbox, f"{encoded(entity_id)}:{unique.key or name}")
-        return cls(stored, mode_of(unique), _ms(unique.debounce), _ms(unique.window), _ms(unique.max_wait), name)
+        return cls(stored, mode_of(unique), _ms(unique.debounce), _ms(unique.window), _ms(unique.max_wait), name, unique.extend)
 
 
 @dataclass(slots=True)
@@ -171,10 +173,11 @@ class UniqueSubmission:
         key: As it is stored.
         mode: How it folds.
         window_ms: For which the key is held in any case; 0 if there is no window.
-        longest_ms: For which the command can be put off; 0 if there is no limit.
+        longest_ms: For which the command can be put off, or its window be extended; 0 if there is no limit.
         stander: What the command stores if it holds the key, from the flags on.
         known: The one that holds the key, as the server told it; empty if it did not.
         other: Once it is answered: the command that it was folded into, or that it replaced.
+        extends: Whether its being dropped begins the window again.
     """
 
     key: str
@@ -184,6 +187,7 @@ class UniqueSubmission:
     stander: str
     known: bytes = b""
     other: str | None = None
+    extends: bool = False
 
     @classmethod
     def of(cls, unique: Unique, envelope: WireEnvelope, mailbox: str) -> Self:
@@ -194,6 +198,7 @@ class UniqueSubmission:
             _ms(unique.window),
             _ms(unique.max_wait),
             stander_of(envelope),
+            extends=unique.extend,
         )
 
 

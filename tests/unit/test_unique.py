@@ -40,7 +40,7 @@ class Tick(Command[None]):
         ({"window": "5"}, "window"),
         ({"debounce": 2}, "wins='latest'"),
         ({"wins": "latest", "debounce": -1}, "debounce"),
-        ({"wins": "latest", "max_wait": 5}, "give both"),
+        ({"wins": "latest", "max_wait": 5}, "give one"),
         ({"wins": "latest", "debounce": 3, "max_wait": 2}, "not below debounce=3"),
     ],
 )

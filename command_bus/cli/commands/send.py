@@ -64,7 +64,11 @@ Debounce = Annotated[
     float | None,
     Option("--debounce", help="With --wins latest: seconds without another one until it joins the line."),
 ]
-MaxWait = Annotated[float | None, Option("--max-wait", help="With --debounce: most seconds that others put it off.")]
+MaxWait = Annotated[
+    float | None,
+    Option("--max-wait", help="With --debounce: most seconds that others put it off; with --extend: that they hold the key."),
+]
+Extend = Annotated[bool, Option("--extend", help="With --window: each command that is dropped begins the window again.")]
 
 
 def unique_from(
@@ -75,6 +79,7 @@ def unique_from(
     window: float | None,
     debounce: float | None,
     max_wait: float | None,
+    extend: bool,
 ) -> Unique | None:
     """Return the unique key that the options name; None if they name none.
 
@@ -83,13 +88,13 @@ def unique_from(
     """
     given = {"--wins": wins, "--until": until, "--window": window, "--debounce": debounce, "--max-wait": max_wait}
     if key is None:
-        if without := [name for name, value in given.items() if value is not None]:
+        if without := [name for name, value in (given | {"--extend": extend or None}).items() if value is not None]:
             raise usage_error(f"{without[0]} says how a unique key folds: name the key with --unique KEY")
         return None
     winner: Any = "first" if wins is None else wins.value
     end: Any = None if until is None else until.value
     try:
-        return Unique(key, winner, end, window=window, debounce=debounce, max_wait=max_wait)
+        return Unique(key, winner, end, window=window, debounce=debounce, max_wait=max_wait, extend=extend)
     except InvalidCommand as error:
         raise usage_error(error.message) from None
 
@@ -155,6 +160,7 @@ def send(
     window: UniqueWindow = None,
     debounce: Debounce = None,
     max_wait: MaxWait = None,
+    extend: Extend = False,
     target: Target,
 ) -> Answer:
     """Dispatch a command, and exit when the server has accepted it.
@@ -172,7 +178,7 @@ def send(
         attempt_timeout=attempt_timeout,
         history=history,
         priority=_priority(priority),
-        unique=unique_from(unique, wins, until, window=window, debounce=debounce, max_wait=max_wait),
+        unique=unique_from(unique, wins, until, window=window, debounce=debounce, max_wait=max_wait, extend=extend),
     )
 
     async def work(bus: CommandBus) -> Any:

@@ -7,7 +7,20 @@ from typing import Any
 
 import pytest
 
-from command_bus import Command, CommandContext, EntityId, EntityPolicy, Limit, Rate, RetryPolicy, Snooze, Unique
+from command_bus import (
+    Command,
+    CommandBus,
+    CommandContext,
+    EntityId,
+    EntityPolicy,
+    Envelope,
+    InvalidCommand,
+    Limit,
+    Rate,
+    RetryPolicy,
+    Snooze,
+    Unique,
+)
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 
@@ -58,3 +71,90 @@ async def test_a_settled_command_holds_its_key_for_its_window(sandbox: Sandbox, 
             assert (await bus.entity("doc", "d").unique_keys()).keys == []
             again = await bus.dispatch(Render(doc="d"))
             assert (again.status, again.other) == ("accepted", None)
+
+
+class Alarm(Command[int], entity="doc"):
+    doc: EntityId
+
+
+_EXTENDED = Unique("k", window=0.6, extend=True)
+
+
+async def held_until(bus: CommandBus, key: str = "d") -> int:
+    (held,) = (await bus.entity("doc", key).unique_keys()).keys
+    assert held.window_ms is not None
+    return held.window_ms
+
+
+@pytest.mark.parametrize("place", ["waiting", "delayed", "settled"])
+async def test_who_is_dropped_begins_the_window_again(sandbox: Sandbox, place: str) -> None:
+    @sandbox.registry.handles(Alarm)
+    async def alarm(command: Alarm) -> int:
+        return 1
+
+    async with sandbox.bus() as bus:
+        first = await bus.dispatch(Alarm(doc="d"), unique=_EXTENDED, delay=60 if place == "delayed" else None)
+        if place == "settled":
+            async with bus.worker():
+                await bus.wait_idle(10)
+        for number in range(4):  # each comes within the window of the one before, and the last ones beyond the first's
+            before = await held_until(bus)
+            await asyncio.sleep(0.25)
+            if number % 2:
+                again = await bus.dispatch(Alarm(doc="d"), unique=_EXTENDED)
+                assert (again.status, again.other) == ("duplicate", first.command_id)
+            else:
+                assert (await bus.dispatch_batch([Envelope(Alarm(doc="d"), unique=_EXTENDED)])).duplicates == 1
+            assert await held_until(bus) > before
+        if place == "settled":
+            await asyncio.sleep(0.8)
+            assert (await bus.dispatch(Alarm(doc="d"), unique=_EXTENDED)).status == "accepted"
+
+
+async def test_max_wait_bounds_the_window_of_what_is_dropped(sandbox: Sandbox) -> None:
+    @sandbox.registry.handles(Alarm)
+    async def alarm(command: Alarm) -> int:
+        return 1
+
+    storm, ends = Unique("k", window=0.3, extend=True, max_wait=0.7), list[str]()
+    async with sandbox.bus() as bus, bus.worker():
+        for _ in range(14):
+            ends.append((await bus.dispatch(Alarm(doc="d"), unique=storm)).status)
+            await asyncio.sleep(0.1)
+    assert ends[0] == "accepted"
+    assert ends.count("accepted") in (2, 3), "one run in 0.7 s"
+    assert "accepted" not in ends[1:5]
+
+
+async def test_a_delay_is_not_bounded_by_the_window(sandbox: Sandbox) -> None:
+    @sandbox.registry.handles(Alarm)
+    async def alarm(command: Alarm) -> int:
+        return 1
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Alarm(doc="d"), unique=Unique("k", window=0.1, extend=True, max_wait=0.2), delay=60)
+        await asyncio.sleep(0.5)
+        assert (await bus.stats()).delayed == 1
+
+
+async def test_of_the_keys_without_it_the_window_stays(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus:
+        await bus.dispatch(Alarm(doc="d"), unique=Unique("k", window=60))
+        before = await held_until(bus)
+        assert (await bus.dispatch(Alarm(doc="d"), unique=Unique("k", window=90))).status == "duplicate"
+        assert await held_until(bus) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"extend": True}, "give window="),
+        ({"window": 5, "extend": True, "max_wait": 4}, "not below window"),
+        ({"window": 5, "max_wait": 9}, "bounds `debounce` or `extend`"),
+        ({"window": 5, "extend": 1}, "True or False"),
+        ({"wins": "latest", "extend": True}, "give window="),
+    ],
+)
+def test_what_no_window_is(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidCommand, match=text):
+        Unique("k", **options)

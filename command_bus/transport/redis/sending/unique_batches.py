@@ -36,7 +36,7 @@ def goes_with(submissions: Sequence[Submission], keys: set[str], *, first: bool)
 
 def fold_argument(unique: UniqueSubmission | LoadKey, delay_ms: int, stander: str) -> str:
     """Return how a command folds, as the scripts take it. `stander` is what it stores if it holds the key, from the flags on."""
-    return f"{unique.mode} {delay_ms} {unique.window_ms} {unique.longest_ms} {stander}"
+    return f"{unique.mode} {delay_ms} {'+' * unique.extends}{unique.window_ms} {unique.longest_ms} {stander}"
 
 
 def named_standers(

@@ -9,8 +9,8 @@ local function look_at_stander(value, record, delayed, mode)
   local state = standing(value, record, delayed, now)
   if state == 'late' then state = mode == MODE.LATEST and 'waits' or nil end
   local place, window, most = parse_stander(value)
-  if state == 'waits' and place ~= PLACE.DELAYED and tonumber(most) and tonumber(most) <= now then
-    state = 'started'
+  if mode == MODE.LATEST and state == 'waits' and place ~= PLACE.DELAYED and most ~= '' then
+    if (tonumber(most) or now) <= now then state = 'started' end
   end
   return state or 'gone', tonumber(window) and tonumber(window) > now
 end
@@ -29,10 +29,12 @@ local function open_unique(batch, keys, own, reply_ttl)
   local unique, standers, told_of, self = keys.unique, {}, {}, {others = {}}
   local names, records, first_box = batch.names, batch.records, batch.first_box
 
-  -- Read a command with a key: how it folds is `mode delay window longest names`.
+  -- Read a command with a key: how it folds is `mode delay window longest names`, with a plus before a window
+  -- that it begins again where it is folded.
   function self.read(envelope, key, fold)
     local command, delay, window, longest, stored = {envelope = envelope, key = key}, nil, nil, nil, nil
-    command.mode, delay, window, longest, stored = match(fold, '^(%a) (%-?%d+) (%d+) (%d+) (.*)$')
+    command.mode, delay, window, longest, stored = match(fold, '^(%a) (%-?%d+) (%+?%d+) (%d+) (.*)$')
+    command.extends = string.byte(window) == 43
     command.delay, command.window, command.longest = tonumber(delay), tonumber(window), tonumber(longest)
     command.names = own .. stored
     command.name, command.id = match(stored, '^[^|]*|[^|]*|([^|]*)|(.*)$')
@@ -97,7 +99,7 @@ local function open_unique(batch, keys, own, reply_ttl)
 
   -- Return ms until a command takes its place.
   function self.delay_of(command)
-    if not command.most then return command.delay end
+    if not command.most or command.mode ~= MODE.LATEST then return command.delay end
     return math.max(0, math.min(moment_of(command.delay), command.most) - now_ms())
   end
 
@@ -108,9 +110,19 @@ local function open_unique(batch, keys, own, reply_ttl)
     return id
   end
 
+  -- Begin the window of a command again into which another one is folded; its `most` bounds that.
+  local function extend(command)
+    local place, window, most, rest = match(standers[command.key], '^([^|]*)|(%d*)|(%d*)(|.*)$')
+    local until_ms = math.min(now_ms() + command.window, tonumber(most) or math.huge)
+    if not place or until_ms <= (tonumber(window) or 0) then return end
+    standers[command.key] = place .. '|' .. format('%.0f', until_ms) .. '|' .. most .. rest
+    try('HSET', unique, command.key, standers[command.key])
+  end
+
   -- Fold a command; a dispatch that keeps outcomes keeps this.
   function self.fold(command)
     local other = name_other(standers[command.key])
+    if command.extends then extend(command) end
     batch.folded = batch.folded + 1
     if own == '' then return end
     local entity = entity_of_names(names_in(command.envelope), command.id, command.name)
