@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
@@ -66,57 +66,65 @@ class RelayFigures:
 
 
 class Observer(Protocol):
-    """Receives what happens, in the event loop of the bus. It must be quick, and must not raise."""
+    """Receives what happens, in the event loop of the bus. It must be quick, and must not raise. A subclass overrides what it wants."""
 
     def dispatched(self, command: str, status: str) -> None:
         """Receive that a command was sent: `accepted`, `duplicate`, `rejected` (a refusal of the server), or `failed` (no answer)."""
-        ...
+        return
 
     def called(self, command: str, status: str, seconds: float) -> None:
         """Receive that a call has ended, with its seconds: `replied`, or the `code` of the error's class (`rejected`, `failed`, `timeout` …).
 
         Or `given_up`, where its caller was cancelled.
         """
-        ...
+        return
 
     def handled(self, command: str, outcome: str) -> None:
         """Receive that an attempt was decided: `completed`, `rejected`, `failed`, `snoozed`, `suspended`, `cancelled` or `interrupted`.
 
         Or why it was settled without one: `expired`, `invalid`, `no_handler`, `undecodable`, `unsupported_version`, `bad_signature`.
         """
-        ...
+        return
 
     def ran(self, command: str, seconds: float) -> None:
         """Receive the seconds of a handler that ended by itself, with any outcome (with middleware, and the wait for a thread)."""
-        ...
+        return
 
     def waited(self, command: str, seconds: float) -> None:
         """Receive the seconds between acceptance and first start of a command, by the server's clock."""
-        ...
+        return
 
     def retried(self, command: str, error: str) -> None:
         """Receive that a command is to be retried, and the name of the class of its error: `Interrupted` where its worker was lost or stopped."""
-        ...
+        return
 
     def dead_lettered(self, command: str, reason: str) -> None:
         """Receive that a command was dead-lettered."""
-        ...
+        return
 
     def server_away(self, server: str, reason: str) -> None:
         """Receive that a server cannot be reached: a request failed, and so did a probe after it."""
-        ...
+        return
 
     def server_back(self, server: str, seconds: float) -> None:
         """Receive that a server that was away answers again, and for how long it was away."""
-        ...
+        return
 
     def connects(self, reconnects: Callable[[], int]) -> None:
         """Receive, as the bus opens, a function that returns how many requests were repeated for lack of an answer; any thread may call it."""
-        ...
+        return
+
+    def worker_changed(self, worker: str, state: Literal["drained", "closing", "closed"]) -> None:
+        """Receive what a worker is now, by its name.
+
+        It is `drained`: it had work, has none left, and a read of each shard brought none, which takes up to some seconds. It is `closing`: it reads
+        no more, and its handlers have their grace time. It is `closed`: it has stopped.
+        """
+        return
 
     def works(self, figures: Callable[[], WorkerFigures]) -> None:
         """Receive, as a worker of this bus starts, a function that returns its figures; any thread may call it."""
-        ...
+        return
 
 
 class OutwardObserver(Protocol):

@@ -293,15 +293,20 @@ class DeadLetters(OnSession):
         left = replace(left, side="kept" if ending or DURABLE.of(now.options) else "")
         return await self._store.settle(stored, "replay", left, edited, envelope_flow(now), ending=ending)
 
-    async def replay_all(self, **filters: Unpack[LetterFilters]) -> int:
-        """Replay all letters that match now, oldest first; how many. One that fails again is not replayed twice.
+    async def replay_all(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> int:
+        """Replay all letters that match now, or the oldest `limit` of them; return how many. One that fails again is not replayed twice.
 
         What a durable command called is left to that if its letter matches, too, and what undoes something to that which it undoes. If they begin
         again, and so call it again, its letter is discarded.
 
         An error in the midst says in its `message` how many were replayed before.
+
+        Raises:
+            InvalidCommand: A filter or the limit is not what it may be.
         """
         check_filters(filters, LetterFilters.__annotations__)
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise InvalidCommand(f"limit is a whole number from 1 on, or None for all that match, not {limit!r}")
         replayed, called, chosen, replays = 0, list[CalledLetter](), dict[str, str](), set[str]()
         async for stored, each in self._letters():
             called += [each] if each else []
@@ -311,9 +316,10 @@ class DeadLetters(OnSession):
             replays.add(letter.command_id)
             chosen[stored.id] = letter.command_id if begins_anew(stored, self._envelope(stored)) else ""
         left = {each.letter_id for each in called if undoes(each.caller) or each.caller.command_id in replays}
-        again = called_again(called, {chosen[letter_id] for letter_id in chosen.keys() - left} - {""})
+        going = [each for each in chosen if each not in left][:limit]
+        again = called_again(called, {chosen[letter_id] for letter_id in going} - {""})
         await self._discard_all(again)
-        for letter_id in [each for each in chosen if each not in left | again]:
+        for letter_id in [each for each in going if each not in again]:
             try:
                 stored = await self._stored(letter_id)
                 if not await self._replay(stored, self._envelope(stored)):

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, MissingExtra
+from command_bus.observer import Observer
 from command_bus.serialization.odd_values import odd_values
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _sums(rows: Iterable[tuple[Any, str, str, str]], figures: Iterable[object]) 
         yield family
 
 
-class PrometheusMetrics:
+class PrometheusMetrics(Observer):
     """An observer that counts what a bus and its workers do; one for each bus.
 
     Args:

@@ -58,15 +58,27 @@ class Slots:
         readers: How many readers share them; they are known by their numbers.
         max_lent: How many may be lent at a time.
         is_stuck: Whether some of the work cannot be run here for now: then a reader waits for nothing that others may wait for.
+        drained: Called when all work is over, and a read of each reader has brought none since.
     """
 
-    def __init__(self, total: int, readers: int = 1, max_lent: int = 0, *, is_stuck: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        total: int,
+        readers: int = 1,
+        max_lent: int = 0,
+        *,
+        is_stuck: Callable[[], bool] = lambda: False,
+        drained: Callable[[], None] = lambda: None,
+    ) -> None:
         self.total = total
         self.paused = False
         self.running = 0
         self.lent = 0
         self._max_lent = max_lent
         self._is_stuck = is_stuck
+        self._drained = drained
+        self._silent: set[int] | None = None
+        """Readers that have read nothing since there was work; None before there was any, and once that was said."""
         self._moved_at = mono()
         self._reserved = 0
         self._kept = 0  # of those: for reads that do not block
@@ -146,6 +158,16 @@ class Slots:
         self._give_turns()
         self._wake()
         return had
+
+    def saw(self, reader: int, *, work: bool) -> None:
+        """Note whether a read that was answered has brought work."""
+        if work:
+            self._silent = set()
+        elif self._silent is not None:
+            self._silent.add(reader)
+            if len(self._silent) == self._readers and not self.running and not self.lent:
+                self._silent = None
+                self._drained()
 
     def another_waits(self, reader: int) -> bool:
         """Return whether the reader of another shard waits for a slot."""

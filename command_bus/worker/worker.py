@@ -282,15 +282,19 @@ class Worker:
         return await asyncio.shield(self._stopped)
 
     async def _stop(self, grace: float) -> StopReport:
-        report = StopReport(0, 0)
+        report, observer = StopReport(0, 0), self._bus.session.observer
         async with self._starting:  # one that is starting up is stopped once it has
             try:
+                if observer is not None:
+                    observer.worker_changed(self.name, "closing")
                 await self.declarations.stop()
                 if self._parts is not None:
                     report = await self._parts.stop(grace)
             finally:
                 self._asked.set()
                 await self._stack.aclose()  # the lifespan, and then the bus, also if the lifespan raises
+        if observer is not None:
+            observer.worker_changed(self.name, "closed")
         _log.info("worker %s stopped: %d handlers finished, %d cancelled", self.name, report.finished, report.cancelled)
         return report
 
@@ -343,6 +347,7 @@ class _Parts:
                 schedules=worker.bus.schedules.firing,
                 forgotten=worker.declarations.write_again,
                 state_over=StateCodec(settings, session.protection).expiry(handler.state for handler in worker.registry),
+                drained=lambda: None if session.observer is None else session.observer.worker_changed(worker.name, "drained"),
             )
         )
         decisions = _decisions(worker, session)

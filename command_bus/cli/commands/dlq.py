@@ -161,6 +161,7 @@ def replay(
         str | None,
         Option(help="Run one letter with these fields instead of its own: a JSON object, or - to read it."),
     ] = None,
+    limit: Annotated[int | None, Option(min=1, help="Of those that match the oldest, at most so many.")] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     target: Target,
@@ -179,10 +180,11 @@ def replay(
         echo(f"{letter}: replayed {await bus.dead_letters.replay(letter, payload=fields)}{edited}")
 
     async def replay_all(bus: CommandBus) -> None:
-        echo(f"{await bus.dead_letters.replay_all(**filters):,} replayed")
+        echo(f"{await bus.dead_letters.replay_all(limit=limit, **filters):,} replayed")
 
     selection = LetterSelection(letters or (), filters, everything, dry_run)
-    apply_to_letters(target, selection, "Run them again?", replay_one, replay_all, yes=yes)
+    which = "them" if limit is None else f"the oldest {limit:,} of them"
+    apply_to_letters(target, selection, f"Run {which} again?", replay_one, replay_all, yes=yes)
 
 
 def _payload(text: str | None, letters: Sequence[str] | None) -> dict[str, Any] | None:

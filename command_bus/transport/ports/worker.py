@@ -110,6 +110,7 @@ class WorkerSideOptions:
         schedules: Fires schedules; None: this worker leaves them to others.
         forgotten: Called, in any thread, if the server has lost what this worker had written.
         state_over: Returns whether the state of a mailbox is kept no longer at a time; None: all are kept for ever.
+        drained: Called when all work that was taken is over, and a read of each shard has brought none since.
     """
 
     name: str
@@ -120,6 +121,7 @@ class WorkerSideOptions:
     schedules: DueSchedules | None = None
     forgotten: Callable[[], None] = lambda: None
     state_over: Callable[[bytes, bytes, int], bool] | None = None
+    drained: Callable[[], None] = lambda: None
 
 
 class WorkerSide(Protocol):

@@ -10,6 +10,7 @@ import pytest
 
 from command_bus import (
     CommandBus,
+    InvalidCommand,
     InvalidSettings,
 )
 from command_bus.clock import mono, wall_ms
@@ -133,6 +134,13 @@ async def test_letters_are_chosen_counted_and_replayed_together(sandbox: Sandbox
             assert await letters.count(**nothing) == {}
         assert await letters.replay_all(entity_id="n2") == 1
         await until(lambda: _letters(bus, 4))
+        before = [each.id async for each in letters.list()]
+        assert await letters.replay_all(limit=3, reason="failed") == 3
+        await until(lambda: _letters(bus, 4))
+        assert before[3] in [each.id async for each in letters.list()], "the newest was left"
+        for wrong in (0, -1, 1.5, True):
+            with pytest.raises(InvalidCommand, match="from 1 on"):
+                await letters.replay_all(limit=wrong)  # type: ignore[arg-type]
         assert await letters.replay_all() == 4
         await until(lambda: _letters(bus, 4))
         assert await letters.purge(entity_id="n0") == 1

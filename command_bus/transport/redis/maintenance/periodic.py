@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from command_bus.clock import mono
-from command_bus.errors import CommandBusError
+from command_bus.errors import CommandBusError, TransportUnavailable
 from command_bus.randomness import JITTER
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
 _log = logging.getLogger("command_bus.worker")
+_MANY = 5
+"""Failures in a row after which a job is logged as critical, once."""
 
 
 class Beat:
@@ -65,16 +67,21 @@ class Periodic(ABC):
         return asyncio.get_running_loop().create_task(self._run(), name=f"command_bus.{self.name} {self.keys.prefix}")
 
     async def _run(self) -> None:
-        backoff = LoggedBackoff(self.server.outage, f"{self.keys.prefix} {self.name}: cannot look", _log)
+        backoff, failures = LoggedBackoff(self.server.outage, f"{self.keys.prefix} {self.name}: cannot look", _log), 0
         while True:
             self._woken.clear()
             try:
                 pause = await self.turn()
                 backoff.worked()
-            except CommandBusError as error:
-                pause = backoff.failed(error)
+                failures = 0
             except Exception as error:  # noqa: BLE001 - whatever it is, this must go on
-                pause = backoff.failed(error, unexpected=True)
+                pause = backoff.failed(error, unexpected=not isinstance(error, CommandBusError))
+                is_outage = isinstance(error, TransportUnavailable)  # which is logged as that
+                failures += not is_outage
+                if failures == _MANY and not is_outage:
+                    _log.critical(
+                        "%s %s has failed %d times in a row, and goes on: %s", self.keys.prefix, self.name, _MANY, error
+                    )
             try:
                 async with asyncio.timeout(pause):
                     await self._woken.wait()

@@ -136,7 +136,8 @@ class RedisWorkerSide:
         self._keys = keys
         self._options, settings = options, options.settings
         self._line, self._known_limits = LineUse(), KnownLimits(keys.shards[0])
-        self.slots = Slots(options.slots, keys.count, settings.max_waiting, is_stuck=options.is_stuck)
+        lent, told = settings.max_waiting, options.drained
+        self.slots = Slots(options.slots, keys.count, lent, is_stuck=options.is_stuck, drained=told)
         self.steps = StepBatcher(
             connections,
             keys,
