@@ -141,7 +141,7 @@ class Slots:
         Args:
             reader: The number of the reader.
             ask: What it was allowed.
-            fetched: Entries of any kind. As many as it asked for: there may be more.
+            fetched: Entries of any kind. As many as it asked for: there may be more. -1: it failed.
             needed: Those among them that need a slot.
         """
         self._looked[reader] = mono()
@@ -155,11 +155,13 @@ class Slots:
         room = min(ask.reserved, self.total - self.running) if ask.reserved and not self.paused else self.free
         had = max(0, min(needed, room))
         self.running += had
+        if fetched >= 0:
+            self._note(reader, work=needed > 0)
         self._give_turns()
         self._wake()
         return had
 
-    def saw(self, reader: int, *, work: bool) -> None:
+    def _note(self, reader: int, *, work: bool) -> None:
         """Note whether a read that was answered has brought work."""
         if work:
             self._silent = set()

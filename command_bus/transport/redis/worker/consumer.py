@@ -267,7 +267,7 @@ class Reader:
             try:
                 deliveries, read_at = await self._read(ask, fetches=fetches)
             except BaseException as error:
-                self._loop.slots.answered(self._shard, ask, 0, 0)
+                self._loop.slots.answered(self._shard, ask, -1, 0)
                 if not isinstance(error, Exception):
                     raise
                 await self._mend(error)
@@ -482,7 +482,6 @@ class ConsumerLoop(Consumer):
         # An activation that is held here already is delivered again if the group was deleted: it goes on.
         activations = [each for each in deliveries if each.mailbox is not None and not self.knows(shard, each.activation)]
         room = self.slots.answered(shard, ask, len(deliveries), len(activations))
-        self.slots.saw(shard, work=bool(activations))
         self._hold_all(shard, activations[:room], read_at)
         self.hand_back(shard, activations[room:])
         if ticks:
