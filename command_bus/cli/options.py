@@ -16,8 +16,24 @@ from typer import Argument, Context, Exit, Option, Typer
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.lazy_commands import import_bus
-from command_bus.cli.process.worker_options import LogFormat, LogLevel
 from command_bus.cli.terminal import ExitCode, echo
+
+
+class LogLevel(StrEnum):
+    """Lowest level of records that are logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """Format of log records: lines for people, or one JSON object per line."""
+
+    TEXT = "text"
+    JSON = "json"
+
 
 Url = Annotated[
     str | None,

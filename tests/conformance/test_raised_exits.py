@@ -6,7 +6,6 @@ Batches were other once: a `GeneratorExit` of one command left all of its call w
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +22,6 @@ from command_bus import (
     Middleware,
     RetryPolicy,
 )
-from command_bus.worker.batches import Halving
 from tests.conformance.conftest import Sandbox
 
 pytestmark = pytest.mark.server
@@ -260,27 +258,3 @@ async def test_what_waits_for_room_is_called_when_a_call_of_another_handler_ends
         free.set()
         assert await first == 0
         assert await asyncio.gather(*replies) == list(range(5))
-
-
-def test_a_coroutine_that_is_closed_calls_no_handler_again() -> None:
-    """So it ends where its event loop was dropped while a call was under way."""
-    calls: list[int] = []
-
-    async def call(members: Sequence[int]) -> list[int]:
-        calls.append(len(members))
-        await asyncio.Event().wait()
-        return []
-
-    async def begin() -> None:
-        halving = Halving([1, 2, 3, 4], call, lambda *_: False)
-        begun.append(asyncio.ensure_future(halving.outcomes()))
-        await asyncio.sleep(0)
-
-    begun: list[asyncio.Future[Any]] = []
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda *_: None)
-    loop.run_until_complete(begin())
-    loop.close()
-    begun.clear()
-    gc.collect()
-    assert calls == [4]

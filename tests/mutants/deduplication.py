@@ -9,6 +9,20 @@ _REDIS = "transport/redis"
 
 DEDUPLICATION = (
     Mutant(
+        "who is dropped leaves the window as it is",
+        f"{_LUA}/shared/unique_line.lua",
+        "    if command.extends then extend(command) end\n",
+        "",
+        "tests/conformance/unique/test_unique_windows.py::test_who_is_dropped_begins_the_window_again",
+    ),
+    Mutant(
+        "a window is begun again beyond its bound",
+        f"{_LUA}/shared/unique_line.lua",
+        "math.min(now_ms() + command.window, tonumber(most) or math.huge)",
+        "now_ms() + command.window",
+        "tests/conformance/unique/test_unique_windows.py::test_max_wait_bounds_the_window_of_what_is_dropped",
+    ),
+    Mutant(
         "no deduplication",
         f"{_LUA}/shared/enqueue_all.lua",
         "call('SET', mark, MARK.ACCEPTED .. digest .. names[box], 'NX')",

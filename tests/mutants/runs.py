@@ -5,9 +5,24 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _STEPS, _BATCHES = "tests/conformance/steps/test_run_steps.py", "tests/conformance/test_entity_batches.py"
+_ERRORS = "tests/conformance/test_raised_exits.py"
 _LUA = "transport/redis/lua"
 
 RUNS = (
+    Mutant(
+        "a batch that swallows its cancellation keeps its entities",
+        "worker/batches.py",
+        "                    each.run.lease.renew_until = mono() + timeout + self._grace\n",
+        "                    pass\n",
+        f"{_ERRORS}::test_a_call_that_swallows_its_cancellation_keeps_its_entities_no_longer_than_others",
+    ),
+    Mutant(
+        "who waits for room is not looked at when a call ends",
+        "worker/batches.py",
+        "        if not self._calls and self._queues:\n",
+        "        if not self._queues:\n",
+        f"{_ERRORS}::test_what_waits_for_room_is_called_when_a_call_of_another_handler_ends",
+    ),
     Mutant(
         "a run is extended over what was removed",
         f"{_LUA}/advance/6a_run.lua",

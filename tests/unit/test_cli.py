@@ -25,11 +25,12 @@ from command_bus import cli
 from command_bus.bus import CommandBus
 from command_bus.cli.app import app
 from command_bus.cli.loading import import_object, parse_import_string, resolve_bus
+from command_bus.cli.options import LogFormat, LogLevel
 from command_bus.cli.process.application import Application, check_options
 from command_bus.cli.process.channel import decode_line, encode_line
 from command_bus.cli.process.logs import JsonFormatter, TextFormatter
 from command_bus.cli.process.supervisor import ProcessEnd, RestartBackoff, RestartDecision, combined_exit_code, decide_restart
-from command_bus.cli.process.worker_options import LogFormat, LogLevel, WorkerOptions
+from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.cli.terminal import WorkerExitCode
 from command_bus.errors import InvalidSettings
 from command_bus.handlers.registry import HandlerRegistry

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from command_bus.cli.options import LogFormat, LogLevel
 from command_bus.cli.process.logs import configure_logging, log_as
-from command_bus.cli.process.worker_options import LogFormat, LogLevel
 from command_bus.settings import BusSettings
 
 

@@ -18,13 +18,13 @@ from command_bus.cli.options import (
     Json,
     Level,
     Limit,
+    LogFormat,
     StuckAfter,
     Target,
     command_group,
     with_target,
 )
 from command_bus.cli.output import format_table, format_time_and_age
-from command_bus.cli.process.worker_options import LogFormat
 from command_bus.cli.terminal import echo, escape, failure, usage_error
 from command_bus.errors import InvalidSettings, MissingExtra, OutboxUnavailable
 

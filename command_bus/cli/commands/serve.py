@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from command_bus.cli.connection import run_until_interrupted
-from command_bus.cli.options import HostNames, Json, Prefix, Proxies, Target, with_target
+from command_bus.cli.options import HostNames, Json, LogFormat, Prefix, Proxies, Target, with_target
 from command_bus.cli.output import to_json
-from command_bus.cli.process.worker_options import LogFormat
 from command_bus.cli.terminal import echo, usage_error
 from command_bus.errors import InvalidSettings, MissingExtra
 

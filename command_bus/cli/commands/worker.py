@@ -8,8 +8,8 @@ from typing import Annotated
 
 from typer import Argument, Context, Exit, Option
 
-from command_bus.cli.options import Format, HealthHost, HealthPort, Level, StuckAfter, Target, Yes
-from command_bus.cli.process.worker_options import LogFormat, WorkerOptions
+from command_bus.cli.options import Format, HealthHost, HealthPort, Level, LogFormat, StuckAfter, Target, Yes
+from command_bus.cli.process.worker_options import WorkerOptions
 from command_bus.cli.terminal import ExitCode, WorkerExitCode, confirm_or_exit, echo, failure, print_error
 
 ImportString = Annotated[

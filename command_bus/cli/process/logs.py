@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from command_bus.cli.process.worker_options import LogFormat, LogLevel
+from command_bus.cli.options import LogFormat, LogLevel
 from command_bus.errors import InvalidSettings
 from command_bus.messages.context import Running, current_command
 from command_bus.serialization.limits import printable

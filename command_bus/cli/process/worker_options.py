@@ -3,23 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-
-class LogLevel(StrEnum):
-    """Lowest level of records that are logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class LogFormat(StrEnum):
-    """Format of log records: lines for people, or one JSON object per line."""
-
-    TEXT = "text"
-    JSON = "json"
+from command_bus.cli.options import LogFormat, LogLevel
 
 
 @dataclass(frozen=True, slots=True)
