@@ -86,7 +86,7 @@ class Halving(Generic[M]):
         try:
             values = await self._call(self._members[low:high])
         except BaseException as error:
-            if _is_closed(task, error) or (isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()):
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
             if isinstance(error, WrongOutcomes) or high - low == 1:
                 self._found.update((at, Failed(error, error.__traceback__)) for at in range(low, high))
@@ -171,9 +171,7 @@ class InOrder(Generic[M]):
         task = asyncio.current_task()
         try:
             return await self._call(self._members[low:high])
-        except BaseException as error:
-            if _is_closed(task, error):
-                raise
+        except BaseException as error:  # noqa: BLE001 - as what a handler raises
             is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
             while task is not None and task.cancelling():
                 task.uncancel()
@@ -181,11 +179,6 @@ class InOrder(Generic[M]):
             if self._is_over() or (high - low > 1 and not is_wrong):
                 return None
             return [CANCELLED if is_cancelled else Failed(error, error.__traceback__)] * (high - low)
-
-
-def _is_closed(task: asyncio.Task[Any] | None, error: BaseException) -> bool:
-    """Return whether an error means that the coroutine of a task is closed: then no handler may be called any more."""
-    return isinstance(error, GeneratorExit) and task is not None and asyncio.current_task(task.get_loop()) is not task
 
 
 def _is_wrong(outcome: Any) -> bool:

@@ -117,7 +117,7 @@ class Reconciliation:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is missing, duplicated or out of order, nor an effect, if they are known; commands may be pending (see `settled`)."""
+        """True if nothing is missing, duplicated or out of order, nor an effect, if they are known; commands may be pending (see `settled`)."""
         return self.verdict.ok
 
     @property
