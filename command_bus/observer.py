@@ -65,6 +65,9 @@ class RelayFigures:
     working: bool
 
 
+WorkerChange = Literal["drained", "closing", "closed"]
+
+
 class Observer(Protocol):
     """Receives what happens, in the event loop of the bus. It must be quick, and must not raise. A subclass overrides what it wants."""
 
@@ -114,7 +117,7 @@ class Observer(Protocol):
         """Receive, as the bus opens, a function that returns how many requests were repeated for lack of an answer; any thread may call it."""
         return
 
-    def worker_changed(self, worker: str, state: Literal["drained", "closing", "closed"]) -> None:
+    def worker_changed(self, worker: str, state: WorkerChange) -> None:
         """Receive what a worker is now, by its name.
 
         It is `drained`: it had work, has none left, and a read of each shard brought none, which takes up to some seconds. It is `closing`: it reads

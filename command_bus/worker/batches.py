@@ -78,7 +78,7 @@ class Halving(Generic[M]):
         """Return the outcome of each member, `Failed` of those that make a call fail. A cancellation ends those that have none yet."""
         with suppress(asyncio.CancelledError):
             await self._part(0, len(self._members))
-        return [self._found.get(at, CANCELLED) for at in range(len(self._members))]
+        return [self._found.get(at, CALL_CANCELLED) for at in range(len(self._members))]
 
     async def _error(self, low: int, high: int) -> BaseException | None:
         """Call with a part; return what it raised."""
@@ -178,14 +178,14 @@ class InOrder(Generic[M]):
             is_wrong = isinstance(error, WrongOutcomes)
             if self._is_over() or (high - low > 1 and not is_wrong):
                 return None
-            return [CANCELLED if is_cancelled else Failed(error, error.__traceback__)] * (high - low)
+            return [CALL_CANCELLED if is_cancelled else Failed(error, error.__traceback__)] * (high - low)
 
 
 def _is_wrong(outcome: Any) -> bool:
     return isinstance(outcome, Failed) and isinstance(outcome.error, WrongOutcomes)
 
 
-CANCELLED = Failed(asyncio.CancelledError())
+CALL_CANCELLED = Failed(asyncio.CancelledError())
 """The outcome of a command whose call was cancelled by the application."""
 _NEVER_STARTED = Failed(NeverStartedError())
 

@@ -48,8 +48,7 @@ from command_bus.transport.steps import (
     Step,
     Suspend,
 )
-from command_bus.worker.batches import CANCELLED as CALL_CANCELLED
-from command_bus.worker.batches import Batches, Failed, Member
+from command_bus.worker.batches import CALL_CANCELLED, Batches, Failed, Member
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.entity_batches import EntityBatches

@@ -24,7 +24,7 @@ from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.handling_policy import check_policies
 from command_bus.messages.upcasting import check_upcasters
 from command_bus.middleware import takes_many
-from command_bus.observer import WorkerFigures
+from command_bus.observer import WorkerChange, WorkerFigures
 from command_bus.randomness import JITTER, token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
 from command_bus.serialization.models import codec_for, reply_codec_for
@@ -282,19 +282,17 @@ class Worker:
         return await asyncio.shield(self._stopped)
 
     async def _stop(self, grace: float) -> StopReport:
-        report, observer = StopReport(0, 0), self._bus.session.observer
+        report = StopReport(0, 0)
         async with self._starting:  # one that is starting up is stopped once it has
             try:
-                if observer is not None:
-                    observer.worker_changed(self.name, "closing")
+                _tell(self, "closing")
                 await self.declarations.stop()
                 if self._parts is not None:
                     report = await self._parts.stop(grace)
             finally:
                 self._asked.set()
                 await self._stack.aclose()  # the lifespan, and then the bus, also if the lifespan raises
-        if observer is not None:
-            observer.worker_changed(self.name, "closed")
+        _tell(self, "closed")
         _log.info("worker %s stopped: %d handlers finished, %d cancelled", self.name, report.finished, report.cancelled)
         return report
 
@@ -324,6 +322,15 @@ class Worker:
         )
 
 
+def _tell(worker: Worker, state: WorkerChange) -> None:
+    """Call the observer with what a worker is now. One that raises does not keep it from its work, or from its end."""
+    if (observer := worker.bus.session.observer) is not None:
+        try:
+            observer.worker_changed(worker.name, state)
+        except Exception:  # noqa: BLE001 - it is the application's
+            _log.exception("the observer failed: worker %s is %s", worker.name, state)
+
+
 def most_at_once(settings: BusSettings, registry: HandlerRegistry) -> int:
     """Return how many entities a worker runs at a time: if none of its handlers is asynchronous, no more than it has threads."""
     if any(handler.is_async for handler in registry):
@@ -347,7 +354,7 @@ class _Parts:
                 schedules=worker.bus.schedules.firing,
                 forgotten=worker.declarations.write_again,
                 state_over=StateCodec(settings, session.protection).expiry(handler.state for handler in worker.registry),
-                drained=lambda: None if session.observer is None else session.observer.worker_changed(worker.name, "drained"),
+                drained=lambda: _tell(worker, "drained"),
             )
         )
         decisions = _decisions(worker, session)

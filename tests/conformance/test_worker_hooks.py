@@ -59,6 +59,29 @@ async def test_an_observer_is_called_at_the_moments_of_a_worker(sandbox: Sandbox
         assert moments.seen[2:] == [f"closing {worker.name}", f"closed {worker.name}"]
 
 
+async def test_an_observer_that_raises_keeps_no_worker_from_its_end(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    class Raising(Observer):
+        def worker_changed(self, worker: str, state: str) -> None:
+            raise RuntimeError(state)
+
+    done: list[str] = []
+
+    @sandbox.registry.handles(Work)
+    async def work(command: Work) -> None:
+        done.append(command.bench)
+
+    async with sandbox.bus(observer=Raising()) as bus:
+        worker = bus.worker()
+        async with worker:
+            await bus.dispatch(Work(bench="a"))
+            await until(lambda: any("drained" in each.getMessage() for each in caplog.records), 20)
+            await bus.dispatch(Work(bench="b"))
+            await bus.wait_idle(10)
+        assert worker.finishing() is False
+    assert done == ["a", "b"]
+    assert sum("the observer failed" in each.getMessage() for each in caplog.records) >= 3
+
+
 async def test_a_job_that_fails_again_and_again_is_critical_once(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(Periodic):
         name = "failing job"

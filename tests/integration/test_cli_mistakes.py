@@ -52,7 +52,8 @@ class TestMistakes:
         "command",
         [("pause",), ("pause", "account", "--all"), ("dlq", "replay"), ("dlq", "purge"), ("dlq", "list", "--id", "x"),
          ("dlq", "list", "--since", "yesterday"), ("entities", "--cursor", "x"), ("generate", "--check"), ("call", "Deposit", "{}", "--header", "x"),
-         ("entity", "order", "o-7", "pause", "--dry-run"), ("stats", "--app", "shop:nothing"), ("stats", "--app", "nowhere")],
+         ("entity", "order", "o-7", "pause", "--dry-run"), ("stats", "--app", "shop:nothing"), ("stats", "--app", "nowhere"),
+         ("dlq", "replay", "1-0", "--limit", "5"), ("dlq", "replay", "--limit", "5")],
         ids=" ".join,
     )  # fmt: skip
     def test_wrong_usage_exits_with_2(self, troubled_shop: Trouble, command: tuple[str, ...]) -> None:

@@ -182,7 +182,7 @@ def replay(
     async def replay_all(bus: CommandBus) -> None:
         echo(f"{await bus.dead_letters.replay_all(limit=limit, **filters):,} replayed")
 
-    selection = LetterSelection(letters or (), filters, everything, dry_run)
+    selection = LetterSelection(letters or (), filters, everything, dry_run, limit)
     which = "them" if limit is None else f"the oldest {limit:,} of them"
     apply_to_letters(target, selection, f"Run {which} again?", replay_one, replay_all, yes=yes)
 
@@ -334,6 +334,7 @@ class LetterSelection:
     filters: LetterFilters = field(default_factory=_no_filters)
     everything: bool = False
     dry_run: bool = False
+    limit: int | None = None
 
     def check(self) -> None:
         """Check that exactly one of the three was given.
@@ -344,6 +345,8 @@ class LetterSelection:
         filtered = any(value is not None for value in self.filters.values())
         if sum((bool(self.letters), filtered, self.everything)) != 1:
             raise usage_error("name letters, or filters, or --all")
+        if self.limit is not None and self.letters:
+            raise usage_error("--limit goes with filters or --all: letters that are named are all meant")
 
 
 def apply_to_letters(
@@ -378,7 +381,8 @@ def apply_to_letters(
         confirm_or_exit(question, yes=yes)
         title = "Replay dead letters" if on_one is not None else "Purge dead letters"
         chosen = ", ".join(f"{name}={value}" for name, value in selection.filters.items() if value is not None)
-        act_on_bus(target, title, chosen or "all dead letters", on_all, why=f"{counts.total():,} matched")
+        few = "" if selection.limit is None else f", the oldest {selection.limit:,} of them"
+        act_on_bus(target, title, chosen or "all dead letters", on_all, why=f"{counts.total():,} matched{few}")
 
 
 async def warn_if_names_unknown(bus: CommandBus, filters: LetterFilters) -> None:

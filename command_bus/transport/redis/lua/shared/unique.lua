@@ -6,7 +6,8 @@
 -- place    the command's id in its mailbox; d while it is delayed; s once it is settled, while its window
 --          holds the key
 -- window   ms until which the key is held whatever becomes of the command; empty if there is no window
--- most     ms after which the command is not put off any more; empty if there is no such limit
+-- most     ms after which the command is not put off any more, or its window not begun again; empty if there
+--          is no such limit
 -- flags    g if its command id is remembered; behind it t and for how many ms from its place in the mailbox
 --          on it may be started, if it has a deadline; behind that o and the percent-encoded id of the
 --          dispatch that keeps its outcome, or h<age in ms>:<number> if it has a history
