@@ -158,3 +158,44 @@ async def test_of_the_keys_without_it_the_window_stays(sandbox: Sandbox) -> None
 def test_what_no_window_is(options: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidCommand, match=text):
         Unique("k", **options)
+
+
+async def test_the_latest_replaces_one_whose_window_is_bounded(sandbox: Sandbox) -> None:
+    """The bound of a window is none of the wait: it would leave two that wait under one key."""
+    async with sandbox.bus() as bus:
+        first = await bus.dispatch(Alarm(doc="d"), unique=Unique("k", window=0.1, extend=True, max_wait=0.1))
+        await asyncio.sleep(0.3)
+        second = await bus.dispatch(Alarm(doc="d"), unique=Unique("k", wins="latest"))
+        assert (second.status, second.other) == ("replaced", first.command_id)
+        assert (await bus.stats()).depth == 1
+
+
+@pytest.mark.parametrize("way", ["purge", "cancel", "forget"])
+async def test_an_end_by_hand_frees_a_key_in_its_window(sandbox: Sandbox, way: str) -> None:
+    """As BullMQ#2716 asked of the key of a removed job."""
+    async with sandbox.bus() as bus:
+        await bus.dispatch(Alarm(doc="d"), unique=_EXTENDED, command_id="first")
+        await bus.dispatch(Alarm(doc="d"), unique=_EXTENDED)
+        entity = bus.entity("doc", "d")
+        await (entity.purge() if way == "purge" else bus.cancel("first") if way == "cancel" else entity.forget("k"))
+        assert (await bus.dispatch(Alarm(doc="d"), unique=_EXTENDED)).status == "accepted"
+
+
+async def test_a_run_longer_than_its_window_holds_its_key(sandbox: Sandbox) -> None:
+    """As of activejob-uniqueness#83 and sidekiq-unique-jobs#255, whose locks ended while their job ran."""
+    free = asyncio.Event()
+
+    @sandbox.registry.handles(Alarm)
+    async def alarm(command: Alarm) -> int:
+        await free.wait()
+        return 1
+
+    short = Unique("k", window=0.1, extend=True)
+    async with sandbox.bus() as bus, bus.worker():
+        first = await bus.dispatch(Alarm(doc="d"), unique=short)
+        await asyncio.sleep(0.4)
+        assert (await bus.dispatch(Alarm(doc="d"), unique=short)).other == first.command_id
+        free.set()
+        await bus.wait_idle(10)
+        await asyncio.sleep(0.3)
+        assert (await bus.dispatch(Alarm(doc="d"), unique=short)).status == "accepted"

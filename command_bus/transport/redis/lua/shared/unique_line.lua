@@ -9,8 +9,9 @@ local function look_at_stander(value, record, delayed, mode)
   local state = standing(value, record, delayed, now)
   if state == 'late' then state = mode == MODE.LATEST and 'waits' or nil end
   local place, window, most = parse_stander(value)
-  if mode == MODE.LATEST and state == 'waits' and place ~= PLACE.DELAYED and most ~= '' then
-    if (tonumber(most) or now) <= now then state = 'started' end
+  local is_put_off = window == '' and tonumber(most)  -- of one with a window it bounds that
+  if state == 'waits' and place ~= PLACE.DELAYED and is_put_off and is_put_off <= now then
+    state = 'started'
   end
   return state or 'gone', tonumber(window) and tonumber(window) > now
 end
@@ -93,7 +94,8 @@ local function open_unique(batch, keys, own, reply_ttl)
     end
     command.replaced = state == 'waits' and stander or nil
     if command.replaced and command.most then
-      command.most = tonumber((select(3, parse_stander(stander)))) or command.most
+      local _, window, most = parse_stander(stander)
+      command.most = window == '' and tonumber(most) or command.most
     end
   end
 
