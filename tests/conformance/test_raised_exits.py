@@ -208,7 +208,7 @@ async def test_an_exit_beside_a_handler_ends_no_worker(sandbox: Sandbox, place: 
 
 async def test_a_call_that_swallows_its_cancellation_keeps_its_entities_no_longer_than_others(sandbox: Sandbox) -> None:
     """Past `attempt_timeout` and the grace another worker takes them, as those of a handler of one command."""
-    starts: list[int] = []
+    starts, is_over = list[int](), asyncio.Event()
 
     class Timed(Command[int], entity="pad", retry=RetryPolicy(attempts=3, delay=0.01), attempt_timeout=0.2):
         pad: EntityId
@@ -218,7 +218,7 @@ async def test_a_call_that_swallows_its_cancellation_keeps_its_entities_no_longe
     @registry.handles_many(Timed, size=4, wait=0.05)
     async def stubborn(commands: Sequence[Timed]) -> list[int]:
         starts.append(len(commands))
-        while len(starts) == 1:
+        while len(starts) == 1 and not is_over.is_set():
             try:
                 await asyncio.sleep(0.05)
             except asyncio.CancelledError:
@@ -227,10 +227,13 @@ async def test_a_call_that_swallows_its_cancellation_keeps_its_entities_no_longe
 
     options: dict[str, Any] = {"registry": registry, "lease": 0.6, "grace": 0.6}
     async with sandbox.bus(**options) as bus, sandbox.bus(**options) as other, bus.worker():
-        call = asyncio.ensure_future(bus.call(Timed(pad="a"), timeout=20))
+        call = asyncio.ensure_future(bus.call(Timed(pad="a"), timeout=8))
         await eventually(lambda: bool(starts))
         async with other.worker():
-            assert await call == 1
+            try:
+                assert await call == 1
+            finally:
+                is_over.set()
     assert starts == [1, 1]
 
 
