@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from command_bus.admin.command_status import CommandStatus
     from command_bus.admin.commands import DelayedCommand
     from command_bus.admin.entity import EntityScope
-    from command_bus.admin.events import Event, EventPage
+    from command_bus.admin.events import CommandEvent, EventPage
     from command_bus.admin.history import HistoryEntry, HistoryPage
     from command_bus.admin.info import (
         AbortReport,
@@ -151,6 +151,7 @@ __all__ = [
     "CommandBusError",
     "CommandCancelled",
     "CommandContext",
+    "CommandEvent",
     "CommandExpired",
     "CommandFailed",
     "CommandInfo",
@@ -181,7 +182,6 @@ __all__ = [
     "EntityTypeInUse",
     "EntityTypeInfo",
     "Envelope",
-    "Event",
     "EventPage",
     "Every",
     "FoundEntities",
@@ -293,7 +293,7 @@ _HOMES = {
     "admin.records": "CommandRecord CommandTree LogEntry StepInfo",
     "admin.selection": "BulkStep SelectedCommand Selection",
     "admin.entity": "EntityScope",
-    "admin.events": "Event EventPage",
+    "admin.events": "CommandEvent EventPage",
     "admin.history": "HistoryEntry HistoryPage",
     "admin.info": "AbortReport DeadLetter EntityDetails EntityInfo EntityPage EntityTypeInfo LetterPage Stats UniqueKeyInfo"
     " UniqueKeyPage WaitingCommand",

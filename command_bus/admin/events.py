@@ -80,7 +80,7 @@ _OF_LETTERS = ("dead_lettered", "parked", "replayed", "discarded")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class CommandEvent:
     """Something that happened.
 
     Attributes:
@@ -124,7 +124,7 @@ class Event:
     count: int = 0
 
     @property
-    def outward(self) -> Event:
+    def outward(self) -> CommandEvent:
         """The event without what an error says, which may have values of the command in it: the class alone."""
         return replace(self, reason=self.reason.partition(":")[0]) if self.kind == "retried" else self
 
@@ -139,7 +139,7 @@ class EventPage:
         looked: How many events were looked at.
     """
 
-    events: tuple[Event, ...]
+    events: tuple[CommandEvent, ...]
     before: str | None
     looked: int
 
@@ -153,7 +153,7 @@ class Events(OnSession):
 
     def __call__(
         self, *entity_types: str | None, kinds: Collection[EventKind] = (), after: str | None = None, follow: bool = True
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncIterator[CommandEvent]:
         """Yield the events of watched types as they happen, in order for each entity (and shard).
 
         A server that is away is waited for; closing the bus ends the iteration. A reader that is slower than about `kept` events are
@@ -245,7 +245,7 @@ class Events(OnSession):
         policy = self._session.settings.entity(check_entity_type(entity_type)).mailbox
         mailbox = mailbox_name(entity_type, canonical_entity_id(entity_id), policy)
         wanted = (mailbox, scope_of(mailbox), EVERYTHING)
-        shard, found, looked = self._transport.shard_of(mailbox), list[Event](), 0
+        shard, found, looked = self._transport.shard_of(mailbox), list[CommandEvent](), 0
         last = (before or ",").split(",")
         while looked < scan:
             size = min(_SCANNED, scan - looked)
@@ -263,7 +263,7 @@ class Events(OnSession):
 
     async def _read(
         self, types: frozenset[str | None], kinds: frozenset[str], after: str | None, follow: bool
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncIterator[CommandEvent]:
         streams = self._operator.events
         try:
             ends = await streams.ends()
@@ -298,7 +298,7 @@ def _event_ids(cursor: str, count: int) -> list[str]:
     return ids
 
 
-def _event(stored: StoredEvent, ids: list[str]) -> Event:
+def _event(stored: StoredEvent, ids: list[str]) -> CommandEvent:
     kind, attempt, fence, worker, detail = stored.facts
     command_id, name, _, named_id = names_of(stored.names)
     schedule = schedule_in(stored.mailbox)
@@ -310,7 +310,7 @@ def _event(stored: StoredEvent, ids: list[str]) -> Event:
     reason = detail if kind in _HELD else unquote(firing) if kind == "retried" else ""
     if schedule:
         reason = REFUSALS.get(detail, detail) if kind in ("paused", "refused") else ""
-    return Event(
+    return CommandEvent(
         kind=cast("EventKind", kind),
         at_ms=ms_of(stored.id),
         entity=scope_label(stored.mailbox),

@@ -11,7 +11,7 @@ from pydantic import Field
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from command_bus.admin.events import Event, EventKind
+from command_bus.admin.events import CommandEvent, EventKind
 from command_bus.admin.json_data import to_jsonable
 from command_bus.gateway.hubs import Listener
 from command_bus.gateway.incoming import Incoming, Query, header_of
@@ -186,8 +186,8 @@ async def _heard(listener: Listener, ids: list[str]) -> AsyncGenerator[bytes]:
             yield _event(heard.event, ",".join(ids))
 
 
-def _wanted(types: frozenset[str | None], kinds: frozenset[str]) -> Callable[[Event], bool]:
-    def wants(event: Event) -> bool:
+def _wanted(types: frozenset[str | None], kinds: frozenset[str]) -> Callable[[CommandEvent], bool]:
+    def wants(event: CommandEvent) -> bool:
         if kinds and event.kind not in kinds:
             return False
         return not types or event.entity == _ALL or (SCHEDULES if event.schedule else event.entity_type) in types
@@ -199,7 +199,7 @@ def _type(text: str) -> str | None:
     return text if text == SCHEDULES else check_entity_type(text) if text else None
 
 
-def _event(event: Event, cursor: str) -> bytes:
+def _event(event: CommandEvent, cursor: str) -> bytes:
     facts = to_jsonable(event.outward)
     return _message({name: value for name, value in facts.items() if name != "cursor"}, cursor=cursor)
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from command_bus.admin.events import Event
+from command_bus.admin.events import CommandEvent
 from command_bus.bus import CommandBus
 from command_bus.errors import CommandBusError
 from command_bus.messages.reports import ProgressInfo
@@ -27,7 +27,7 @@ class StreamedEvent(NamedTuple):
     Ids are compared as the cursor has them: two numbers.
     """
 
-    event: Event
+    event: CommandEvent
     feed: int
     id: str
 
@@ -42,7 +42,7 @@ class Listener:
         missed: How many events it was too slow for, since it was last told so.
     """
 
-    def __init__(self, wants: Callable[[Event], bool]) -> None:
+    def __init__(self, wants: Callable[[CommandEvent], bool]) -> None:
         self._wants = wants
         self._queue: deque[StreamedEvent] = deque()
         self._has_some = asyncio.Event()
@@ -99,7 +99,7 @@ class EventHub:
         self._cursor = ""
 
     @asynccontextmanager
-    async def listening(self, wants: Callable[[Event], bool]) -> AsyncGenerator[tuple[Listener, str]]:
+    async def listening(self, wants: Callable[[CommandEvent], bool]) -> AsyncGenerator[tuple[Listener, str]]:
         """Listen for as long as the block runs; yield the listener, and the cursor behind which it hears everything.
 
         Raises:

@@ -18,7 +18,7 @@ from command_bus.admin.commands import Commands
 from command_bus.admin.dead_letters import DeadLetters
 from command_bus.admin.entities import Entities
 from command_bus.admin.entity import EntityScope
-from command_bus.admin.events import Event, EventKind, Events
+from command_bus.admin.events import CommandEvent, EventKind, Events
 from command_bus.admin.fairness import Fairness
 from command_bus.admin.fleet import Fleet
 from command_bus.admin.history import CommandHistory
@@ -164,7 +164,7 @@ class SyncEvents(Part[Events]):
 
     def __call__(
         self, *entity_types: str | None, kinds: Collection[EventKind] = (), after: str | None = None, follow: bool = True
-    ) -> Generator[Event]:
+    ) -> Generator[CommandEvent]:
         """Iterate over events: `for event in bus.events(): …`, which waits for the next one in this thread. A hundred are read ahead."""
         events = self._bus.each(lambda bus: bus.events(*entity_types, kinds=kinds, after=after, follow=follow))
         return _until_closed(events) if follow else events
@@ -176,7 +176,7 @@ class SyncEvents(Part[Events]):
     recent = blocking(Events.recent)
 
 
-def _until_closed(events: Generator[Event]) -> Generator[Event]:
+def _until_closed(events: Generator[CommandEvent]) -> Generator[CommandEvent]:
     """Iterate until the bus is closed, as on the asynchronous side."""
     try:
         yield from events

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from command_bus.admin.events import Event
+from command_bus.admin.events import CommandEvent
 from command_bus.clock import wall_ms
 from command_bus.errors import CommandBusError, InvalidSettings, Reject
 from command_bus.messages.context import while_lent
@@ -81,7 +81,7 @@ class DeliverWebhook(
     seal: str = ""
 
 
-def delivery_of(record: WebhookRecord, event: Event, place: str) -> DeliverWebhook:
+def delivery_of(record: WebhookRecord, event: CommandEvent, place: str) -> DeliverWebhook:
     """Return the delivery of an event.
 
     Args:

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from command_bus.admin.events import Event
+from command_bus.admin.events import CommandEvent
 from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed, CommandBusError, IdempotencyConflict
 from command_bus.messages.outgoing import Envelope
@@ -98,7 +98,7 @@ class Pump:
                     return
                 await self._deliver(held, record, page)
 
-    async def _deliver(self, held: _Held, record: WebhookRecord, page: list[Event]) -> None:
+    async def _deliver(self, held: _Held, record: WebhookRecord, page: list[CommandEvent]) -> None:
         """Dispatch the deliveries of a page, then write the cursor behind it."""
         state = held.state
         deliveries: list[DeliverWebhook] = []
@@ -166,14 +166,14 @@ class _Pages:
         patience: Those seconds.
     """
 
-    def __init__(self, events: AsyncIterator[Event], patience: float) -> None:
+    def __init__(self, events: AsyncIterator[CommandEvent], patience: float) -> None:
         self._events = events
         self._patience = patience
-        self._read: asyncio.Queue[Event | None] = asyncio.Queue(_MOST)
+        self._read: asyncio.Queue[CommandEvent | None] = asyncio.Queue(_MOST)
         self._error: CommandBusError | None = None
         self._reader = asyncio.get_running_loop().create_task(self._run(), name="command_bus.webhooks events")
 
-    async def next(self) -> list[Event] | None:
+    async def next(self) -> list[CommandEvent] | None:
         """Return some events; none after a while; None when there will be no more."""
         try:
             async with asyncio.timeout(self._patience):

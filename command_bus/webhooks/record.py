@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self, cast, get_args
 from urllib.parse import urlsplit
 
-from command_bus.admin.events import Event, EventKind
+from command_bus.admin.events import CommandEvent, EventKind
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
@@ -92,7 +92,7 @@ class WebhookRecord(JsonNote):
             return None
         return RetryPolicy(delays=self.retries, attempts=len(self.retries) + 1) if self.retries else RetryPolicy(attempts=1)
 
-    def wants(self, event: Event) -> bool:
+    def wants(self, event: CommandEvent) -> bool:
         """Return whether the webhook gets an event. It gets none that a sender can write of any command."""
         if event.kind not in self.kinds or event.kind in SENT_KINDS or event.entity_type == DELIVERIES:
             return False

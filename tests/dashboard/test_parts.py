@@ -15,7 +15,7 @@ import pytest
 
 from command_bus import InvalidCommand, InvalidSettings
 from command_bus.admin.audit import TrendPoint
-from command_bus.admin.events import Event
+from command_bus.admin.events import CommandEvent
 from command_bus.dashboard.masking import HIDDEN, MASK, Masking, unknown_masks
 from command_bus.dashboard.pages.commands import attempts_of
 from command_bus.dashboard.pages.throughput import Line, clock, line_plot, nice_top, quantiles, rates, spread
@@ -237,8 +237,8 @@ def test_quantiles() -> None:
     assert quantiles([]) is None
 
 
-def event(kind: str, attempt: int, at: int, command_id: str = "c", delay: float | None = None) -> Event:
-    return Event(kind, at, "e", "t", "i", command_id, "N", attempt, 0, "w", delay, "", "", "")  # type: ignore[arg-type]
+def event(kind: str, attempt: int, at: int, command_id: str = "c", delay: float | None = None) -> CommandEvent:
+    return CommandEvent(kind, at, "e", "t", "i", command_id, "N", attempt, 0, "w", delay, "", "", "")  # type: ignore[arg-type]
 
 
 def test_attempts_are_put_together_from_events() -> None:

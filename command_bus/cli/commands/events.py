@@ -18,7 +18,7 @@ from command_bus.clock import format_duration
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
-    from command_bus.admin.events import Event
+    from command_bus.admin.events import CommandEvent
     from command_bus.bus import CommandBus
 
 events = command_group("Events of commands: watch, unwatch, list, follow.")
@@ -52,7 +52,7 @@ class _EventFilter:
         self._entity_id = entity_id
         self._kinds: Any = {kind.value for kind in kinds or ()}
 
-    async def read(self, bus: CommandBus, *, after: str | None, follow: bool) -> AsyncIterator[Event]:
+    async def read(self, bus: CommandBus, *, after: str | None, follow: bool) -> AsyncIterator[CommandEvent]:
         """Read the events, as `bus.events` does."""
         async for event in bus.events(*_entity_types(self.types), kinds=self._kinds, after=after, follow=follow):
             if self._entity_id is None or (event.schedule or event.entity_id) in (self._entity_id, None):
@@ -131,8 +131,8 @@ def list_events(
     """  # noqa: D301
     from collections import deque
 
-    async def read(bus: CommandBus) -> list[Event]:
-        found: deque[Event] = deque(maxlen=last)
+    async def read(bus: CommandBus) -> list[CommandEvent]:
+        found: deque[CommandEvent] = deque(maxlen=last)
         async for event in chosen.read(bus, after="", follow=False):
             found.append(event)
         await _warn_if_unwatched(bus, chosen.types)
@@ -184,7 +184,7 @@ def _entity_types(types: list[str] | None) -> list[str | None]:
     return [entity_type_named(each) for each in types or ()]
 
 
-def _event_line(event: Event) -> str:
+def _event_line(event: CommandEvent) -> str:
     time = utc_time(event.at_ms)
     at = format_time(event.at_ms) if time is None else f"{time.strftime('%Y-%m-%d %H:%M:%S.%f')[:-3]}Z"
     command = f"{event.name} {event.command_id}".strip()

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from command_bus.admin.command_status import CommandStatus
 from command_bus.admin.dead_letters import LetterFilters
-from command_bus.admin.events import Event, EventPage
+from command_bus.admin.events import CommandEvent, EventPage
 from command_bus.admin.history import HistoryEntry
 from command_bus.admin.info import DeadLetter
 from command_bus.admin.json_data import trace_id_of
@@ -143,7 +143,7 @@ class Attempt:
         return None if self.started_ms is None or self.ended_ms is None else (self.ended_ms - self.started_ms) / 1000
 
 
-def attempts_of(events: Sequence[Event], command_id: str) -> list[Attempt]:
+def attempts_of(events: Sequence[CommandEvent], command_id: str) -> list[Attempt]:
     """Return the attempts of a command, oldest first, as far as its events are kept. After a replay they are counted from one again."""
     found: list[Attempt] = []
     for event in sorted(events, key=lambda each: each.at_ms):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from command_bus.admin.events import Event
+from command_bus.admin.events import CommandEvent
 from command_bus.admin.history import HistoryEntry
 from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, EntityTypeInfo, Stats, WaitingCommand
 from command_bus.admin.states import StateEntry
@@ -92,7 +92,7 @@ def hold_text(hold: HoldInfo | None, now_ms: int | None = None) -> str:
     return "".join(parts) + ends + broken
 
 
-def happened(event: Event) -> str:
+def happened(event: CommandEvent) -> str:
     """Return what an event adds to its kind."""
     parts: list[str] = []
     if event.attempt:
@@ -362,7 +362,7 @@ def failure_text(masking: Masking, name: str, payload: Mapping[str, Any] | None,
     return text.strip().partition("\n")[0]
 
 
-def story(events: tuple[Event, ...], ends: tuple[HistoryEntry, ...], masking: Masking) -> list[Told]:
+def story(events: tuple[CommandEvent, ...], ends: tuple[HistoryEntry, ...], masking: Masking) -> list[Told]:
     """Return what happened, newest first: events, and of the history what no event tells. Of errors the class alone where fields are masked."""
     told: list[Told] = []
     for each in events:

@@ -23,7 +23,7 @@ from command_bus import (
     RetryPolicy,
     lanes,
 )
-from command_bus.admin.events import BEGINNING, Event
+from command_bus.admin.events import BEGINNING, CommandEvent
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 
@@ -79,11 +79,11 @@ def gate(sandbox: Sandbox) -> asyncio.Event:
     return gate
 
 
-async def kept(bus: CommandBus, *arguments: Any, **options: Any) -> list[Event]:
+async def kept(bus: CommandBus, *arguments: Any, **options: Any) -> list[CommandEvent]:
     return [event async for event in bus.events(*arguments, after=options.pop("after", BEGINNING), follow=False, **options)]
 
 
-def story(events: list[Event]) -> dict[str, list[str]]:
+def story(events: list[CommandEvent]) -> dict[str, list[str]]:
     """Return the kinds of events of each entity, in order."""
     found: dict[str, list[str]] = defaultdict(list)
     for event in events:
@@ -210,7 +210,7 @@ async def test_a_reader_follows_from_now_on_and_goes_on_behind_a_cursor(sandbox:
     async with sandbox.bus(shards=3) as bus, bus.worker():
         await bus.events.watch("sum")
         await bus.call(Add(name="before", number=1))
-        first: list[Event] = []
+        first: list[CommandEvent] = []
         async with aclosing(bus.events("sum", kinds={"completed"})) as events:  # type: ignore[type-var]
             reading = asyncio.ensure_future(anext(events))
             while not reading.done():
@@ -229,7 +229,7 @@ async def test_closing_the_bus_ends_event_readers(sandbox: Sandbox, gate: asynci
     await bus.open()
     await bus.events.watch()
 
-    async def follow() -> list[Event]:
+    async def follow() -> list[CommandEvent]:
         return [event async for event in bus.events(after=BEGINNING)]
 
     following = asyncio.ensure_future(follow())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus import CommandBus, InvalidCommand, every
-from command_bus.admin.events import BEGINNING, Event
+from command_bus.admin.events import BEGINNING, CommandEvent
 from command_bus.scheduling.firing import ScheduleFiring
 from tests.conformance.conftest import Sandbox
 from tests.conformance.schedules.schedule_parts import MINUTE, Clock, Killed, Poll, Stopped, fire
@@ -17,7 +17,7 @@ SCHEDULES = "@schedules"
 FIRST, SECOND, THIRD = (f"poll@2027-01-15T08:0{minute}:00Z" for minute in (1, 2, 3))
 
 
-async def schedule_events(bus: CommandBus, *types: Any, **options: Any) -> list[Event]:
+async def schedule_events(bus: CommandBus, *types: Any, **options: Any) -> list[CommandEvent]:
     """Return what is told of schedules, or of other types."""
     return [event async for event in bus.events(*(types or (SCHEDULES,)), after=BEGINNING, follow=False, **options)]
 
