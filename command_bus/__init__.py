@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from command_bus.admin.search import FoundEntities
     from command_bus.admin.selection import BulkStep, SelectedCommand, Selection
     from command_bus.admin.states import StateEntry
+    from command_bus.admin.subscriptions import SubscriptionInfo
     from command_bus.admin.views import StandingEntity, Standstill
     from command_bus.bus import CommandBus
     from command_bus.errors import (
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
         NotReconciled,
         OutboxUnavailable,
         PayloadTooLarge,
+        PublishedInPart,
         QueueFull,
         RegistrationError,
         Reject,
@@ -95,18 +97,20 @@ if TYPE_CHECKING:
         UnknownDeadLetter,
         UnknownLimit,
         UnknownSchedule,
+        UnknownSubscription,
         UnknownWebhook,
         UnsuitableServer,
         WorkersLive,
         WrongEventLoop,
         WrongTransaction,
     )
-    from command_bus.handlers.registry import HandlerRegistry, handles, handles_many, include
+    from command_bus.handlers.registry import HandlerRegistry, handles, handles_many, include, subscribes
     from command_bus.messages.context import CommandContext
     from command_bus.messages.durable import Durable, DurableContext
+    from command_bus.messages.event import Published, RawEvent
     from command_bus.messages.history import History
     from command_bus.messages.limits import Limit, Rate
-    from command_bus.messages.message import Command, EntityId, Message, Query
+    from command_bus.messages.message import Command, EntityId, Event, Message, Query
     from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage, RawEnvelope
     from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, lanes, per_entity
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
@@ -182,6 +186,7 @@ __all__ = [
     "EntityTypeInUse",
     "EntityTypeInfo",
     "Envelope",
+    "Event",
     "EventPage",
     "Every",
     "FoundEntities",
@@ -219,10 +224,13 @@ __all__ = [
     "PerEntity",
     "Proceed",
     "ProgressInfo",
+    "Published",
+    "PublishedInPart",
     "Query",
     "QueueFull",
     "Rate",
     "RawEnvelope",
+    "RawEvent",
     "Receipt",
     "Recount",
     "RegistrationError",
@@ -242,6 +250,7 @@ __all__ = [
     "StepInfo",
     "StepMismatch",
     "StopReport",
+    "SubscriptionInfo",
     "SuspensionInfo",
     "SyncCommandBus",
     "SyncEntityScope",
@@ -258,6 +267,7 @@ __all__ = [
     "UnknownDeadLetter",
     "UnknownLimit",
     "UnknownSchedule",
+    "UnknownSubscription",
     "UnknownWebhook",
     "UnsuitableServer",
     "WaitingCommand",
@@ -274,6 +284,7 @@ __all__ = [
     "include",
     "lanes",
     "per_entity",
+    "subscribes",
     "upcasts",
 ]
 
@@ -287,6 +298,7 @@ _HOMES = {
     "admin.search": "FoundEntities",
     "admin.audit": "AuditEntry AuditPage TrendPoint",
     "admin.states": "StateEntry",
+    "admin.subscriptions": "SubscriptionInfo",
     "admin.views": "StandingEntity Standstill",
     "admin.command_status": "CommandStatus",
     "admin.commands": "DelayedCommand",
@@ -302,7 +314,8 @@ _HOMES = {
     "admin.limits": "LimitInfo",
     "messages.history": "History",
     "messages.limits": "Limit Rate",
-    "messages.message": "Command EntityId Message Query",
+    "messages.message": "Command EntityId Event Message Query",
+    "messages.event": "Published RawEvent",
     "middleware": "Middleware Proceed Sending",
     "observer": "Observer",
     "messages.outgoing": "Envelope Outbound OutgoingMessage RawEnvelope",
@@ -314,7 +327,7 @@ _HOMES = {
     "messages.state": "EntityState",
     "messages.unique": "Unique",
     "messages.upcasting": "upcasts",
-    "handlers.registry": "HandlerRegistry handles handles_many include",
+    "handlers.registry": "HandlerRegistry handles handles_many include subscribes",
     "scheduling.info": "ScheduleInfo",
     "messages.schedule_specs": "Cron Every cron every",
     "serialization.protection": "PayloadCipher",

@@ -23,10 +23,12 @@ from command_bus.admin.info import Stats
 from command_bus.admin.limits import Limits
 from command_bus.admin.states import States
 from command_bus.admin.statistics import Statistics
+from command_bus.admin.subscriptions import Subscriptions
 from command_bus.admin.views import Views
 from command_bus.clock import checked_seconds, mono
 from command_bus.handlers.registry import HandlerRegistry, default_registry
-from command_bus.messages.message import Message
+from command_bus.messages.event import Published, PublishOptions
+from command_bus.messages.message import Event, Message
 from command_bus.messages.options import CallOptions, DispatchOptions, FollowedCallOptions
 from command_bus.messages.outgoing import Envelope, RawEnvelope
 from command_bus.messages.receipts import BatchResult, Receipt
@@ -102,6 +104,7 @@ class CommandBus:
         notifier: Sends notices and listens to them: `async with bus.notifier.listen("work", types={"order"}) as woken: …`.
         views: What is stuck, and entities by a part of their ids, at a cost that does not grow with the namespace.
         states: What entities are, as their last settled commands left it: get, list, correct, delete it.
+        subscriptions: Who gets the events that are published: list, put, pause, remove.
         audit: What operators did, and why: write and read it.
         trends: Figures of the last days, a minute apart.
         session: The connection, which workers and operators of this bus share.
@@ -151,6 +154,7 @@ class CommandBus:
         self.history = CommandHistory(self.session)
         self.views = Views(self.session)
         self.states = States(self.session)
+        self.subscriptions = Subscriptions(self.session, self.sender.subscriptions)
         self.audit = Audit(self.session)
         self.trends = Trends(self.session)
 
@@ -294,6 +298,42 @@ class CommandBus:
             BusClosed: The bus is not open.
         """
         return await self.sender.dispatch_batch(commands)
+
+    async def publish(self, event: Event, **options: Unpack[PublishOptions]) -> Published:
+        """Publish an event: when this returns, each subscription that is for it has it, in its own line of the event's entity.
+
+        An event that no subscription is for is gone; the answer says so. Without the class: `publish_raw`.
+
+        Args:
+            event: What has happened.
+            event_id: Makes it idempotent: no subscription gets it twice within the dedup window.
+            delay: Seconds until it takes its places.
+            at: The moment when it does; instead of `delay`.
+            headers: Text that travels with it.
+            expires: Seconds after which it is not given to handlers any more, but dead-lettered as expired.
+            priority: As for `dispatch`.
+
+        Raises:
+            InvalidCommand: It cannot be sent (also a ValueError).
+            PublishedInPart: Some subscriptions have it, others refused it.
+            QueueFull: All refused it.
+            TransportUnavailable: The server did not answer in time.
+            BusClosed: The bus is not open.
+        """
+        return await self.sender.publish(event, options)
+
+    async def publish_raw(
+        self,
+        entity_type: str,
+        entity_id: str | int,
+        name: str,
+        fields: Mapping[str, Any],
+        *,
+        version: int = 1,
+        **options: Unpack[PublishOptions],
+    ) -> Published:
+        """Publish without the event's class: handlers of its class validate the fields. The options are those of `publish`."""
+        return await self.sender.publish_raw(entity_type, entity_id, name, fields, version, options)
 
     async def call(
         self,

@@ -7,7 +7,8 @@ attributes and survives pickling, because Spark and process pools send errors be
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 
@@ -213,6 +214,39 @@ class UnknownSchedule(CommandBusError, LookupError):
     """
 
     code = "unknown_schedule"
+
+    _: KW_ONLY
+    name: str = ""
+
+
+@dataclass(eq=False, repr=False)
+class PublishedInPart(CommandBusError):
+    """Some subscriptions have an event, others refused it, because a line is full or drained, say. Publish it again with its id: none gets it twice.
+
+    Attributes:
+        event_id: Its id.
+        subscriptions: Names of those that have it.
+        refused: The error of each that has not.
+    """
+
+    code = "published_in_part"
+    retryable = True
+
+    _: KW_ONLY
+    event_id: str = ""
+    subscriptions: tuple[str, ...] = ()
+    refused: Mapping[str, CommandBusError] = field(default_factory=dict[str, CommandBusError])
+
+
+@dataclass(eq=False, repr=False)
+class UnknownSubscription(CommandBusError, LookupError):
+    """There is no subscription of this name: it was never put, or was removed.
+
+    Attributes:
+        name: Its name.
+    """
+
+    code = "unknown_subscription"
 
     _: KW_ONLY
     name: str = ""

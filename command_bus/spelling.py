@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from typing import Any
 
 from command_bus.errors import InvalidSettings
 
@@ -90,3 +92,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def without_numbers(text: str) -> str:
     """Return a text with `#` for each number: texts of equal troubles are equal then."""
     return _NUMBER.sub("#", text)
+
+
+@cache
+def _names_of(known: type[Any]) -> frozenset[str]:
+    return frozenset(known.__annotations__)
+
+
+def check_names(options: Mapping[str, Any], known: type[Any]) -> None:
+    """Check that options are those of a TypedDict.
+
+    Raises:
+        TypeError: There is another one.
+    """
+    if not _names_of(known).issuperset(options):  # type: ignore[arg-type]  # mypy: a class is hashable
+        unknown = min(options.keys() - known.__annotations__.keys())
+        raise TypeError(f"unexpected keyword argument {unknown!r}")

@@ -31,7 +31,7 @@ from command_bus.messages.message import check_entity_type
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.json_forms import read_json
 from command_bus.session import OnSession, Session
-from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scope_of, type_of, type_scope
+from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, mailbox_parts, scopes_of, type_of, type_scope
 from command_bus.transport.ports.limits import LimitWaitInfo
 from command_bus.transport.ports.operator import OperatorSide
 from command_bus.transport.records import EntityCondition, HoldInfo, Recount, StoredEntity, SuspensionInfo
@@ -264,7 +264,7 @@ class Entities(OnSession):
         return tuple(entity_info(each, transport.shard_of(each.mailbox), now, waits) for each in entities)
 
     def _has(self, mailbox: str) -> bool:
-        return self._scope in (EVERYTHING, scope_of(mailbox))
+        return self._scope in scopes_of(mailbox)
 
 
 class Waits(NamedTuple):

@@ -10,6 +10,7 @@ from command_bus.admin.entities import Waits, entity_info
 from command_bus.admin.fleet import Fleet
 from command_bus.admin.info import DeadLetter, EntityDetails, EntityInfo, WaitingCommand
 from command_bus.errors import UnknownDeadLetter
+from command_bus.messages.event import handles
 from command_bus.serialization.announcements import WorkerStatus
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.envelope_options import UNIQUE
@@ -59,7 +60,7 @@ async def details_of(session: Session, mailbox: str, count: int, scan: int | Non
         holder=_holder(entity, workers),
         waiting=(*line[1:], *delayed[: max(wanted, 0)]),
         letter=await _letter(session, entity),
-        handlers=sum(worker.alive and head.name in worker.commands for worker in workers) if head and head.name else None,
+        handlers=sum(worker.alive and handles(worker.commands, head.name) for worker in workers) if head and head.name else None,
     )
 
 

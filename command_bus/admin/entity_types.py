@@ -10,7 +10,7 @@ from command_bus.admin.info import EntityTypeInfo
 from command_bus.clock import duration_fault, milliseconds_of
 from command_bus.errors import EntityTypeInUse, InvalidSettings, WorkersLive
 from command_bus.session import Session
-from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, scope_label, scope_of, type_scope
+from command_bus.transport.mailboxes import EVERYTHING, mailbox_label, scope_label, scopes_of, type_scope
 
 
 async def types_of(session: Session) -> list[EntityTypeInfo]:
@@ -71,7 +71,7 @@ async def _mailboxes_of(session: Session, scope: str) -> list[str]:
         for shard in range(transport.shards)
         async for page in transport.operator.entities.pages(shard)
         for entity in page
-        if scope_of(entity.mailbox) == scope
+        if scope in scopes_of(entity.mailbox)
     ]
 
 

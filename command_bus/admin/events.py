@@ -26,7 +26,7 @@ from command_bus.transport.mailboxes import (
     mailbox_parts,
     schedule_in,
     scope_label,
-    scope_of,
+    scopes_of,
 )
 from command_bus.transport.ports.schedules import REFUSALS
 from command_bus.transport.records import BEFORE_ALL, StoredEvent
@@ -244,7 +244,7 @@ class Events(OnSession):
             )
         policy = self._session.settings.entity(check_entity_type(entity_type)).mailbox
         mailbox = mailbox_name(entity_type, canonical_entity_id(entity_id), policy)
-        wanted = (mailbox, scope_of(mailbox), EVERYTHING)
+        wanted = scopes_of(mailbox)
         shard, found, looked = self._transport.shard_of(mailbox), list[CommandEvent](), 0
         last = (before or ",").split(",")
         while looked < scan:

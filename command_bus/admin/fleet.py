@@ -19,13 +19,24 @@ class Fleet(OnSession):
         return worker_statuses(await self._transport.announcements.workers())
 
     async def commands(self) -> list[CommandInfo]:
-        """Return the live registry: the announced commands by wire name, with the live workers that handle each.
+        """Return the live registry: the announced commands by wire name, with the live workers that handle each. Events are not among them.
 
         A command that no live worker handles is in it as long as the namespace is, with no workers.
 
         Raises:
             TransportUnavailable: The server cannot be reached.
         """
+        return [each for each in await self._announced() if each.kind != "event"]
+
+    async def events(self) -> list[CommandInfo]:
+        """Return the events that the workers announce, by wire name.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        return [each for each in await self._announced() if each.kind == "event"]
+
+    async def _announced(self) -> list[CommandInfo]:
         live = [worker for worker in await self.workers() if worker.alive]
         found: list[CommandInfo] = []
         for name, record in sorted((await self._transport.announcements.commands()).items()):

@@ -17,6 +17,7 @@ from command_bus.admin.info import DeadLetter, EntityInfo, Stats
 from command_bus.admin.search import FoundEntities, find_entities
 from command_bus.admin.statistics import Statistics
 from command_bus.errors import InvalidSettings
+from command_bus.messages.event import handles
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.protection import readable_payload
@@ -212,7 +213,7 @@ class Views(OnSession):
     def _standing(self, facts: _Facts, name: str, stats: Stats, now_ms: int, letter: DeadLetter | None) -> StandingEntity:
         stored, info = facts.entities[name], self._info(facts, name, now_ms)
         command_id, command = self._first(facts, name)
-        handlers = sum(command in worker.commands for worker in stats.workers) if command else None
+        handlers = sum(handles(worker.commands, command) for worker in stats.workers) if command else None
         state = _state(info, handlers)
         since = _since(stored, info, now_ms)
         payload = None

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from command_bus.errors import RegistrationError
 from command_bus.handlers.signatures import HandlerSignature, innermost, qualified_name, read_batch_signature, read_signature
 from command_bus.messages.context import CommandContext
+from command_bus.messages.event import Declared
 from command_bus.messages.message import Message, MessageSpec
 from command_bus.messages.state import EntityState
 
@@ -43,6 +44,7 @@ class Handler:
         is_async: `invoke` returns an awaitable and runs on the event loop; otherwise it blocks and belongs into a thread.
         wants_context: `invoke` is to be given a `CommandContext`; otherwise None will do.
         state: The class of its entity's state, with which `invoke` is called as `state=`, or None.
+        declared: The subscription that it is a part of, or None.
         batch: Says that `invoke` takes many commands, and their contexts; None: one.
         invoke: Runs the handler: `invoke(command, context)`.
         scope: Opened around one command if it is set, and gives the `invoke` to use for it. Only where `is_async` is false.
@@ -62,6 +64,7 @@ class Handler:
     callables: tuple[Callable[..., Any], ...] = ()
     state: type[EntityState] | None = None
     batch: BatchSpec | None = None
+    declared: Declared | None = None
 
     def same_as(self, other: Handler) -> bool:
         """Return whether both register the same code for the same message, so that including it twice changes nothing."""
@@ -100,8 +103,13 @@ class ObjectSource(NamedTuple):
     callables: tuple[Callable[..., Any], ...] = ()
 
 
-def function_handler(message_type: type[Message[Any]], function: Callable[..., Any]) -> Handler:
+def function_handler(message_type: type[Message[Any]], function: Callable[..., Any], spec: MessageSpec | None = None) -> Handler:
     """Make the handler of a function, a bound method, a partial or a callable object.
+
+    Args:
+        message_type: The class that its command has.
+        function: Is called.
+        spec: What holds in place of what the class says.
 
     Raises:
         RegistrationError: It cannot handle this message; see `read_signature`.
@@ -112,7 +120,7 @@ def function_handler(message_type: type[Message[Any]], function: Callable[..., A
         call = _awaiting(call)
     elif signature.runs == "thread":
         call = _in_thread(call, qualified_name(function))
-    return _handler(message_type, function, signature, call, origin=function, callables=(function,))
+    return _handler(message_type, function, signature, call, origin=function, callables=(function,), spec=spec)
 
 
 def batch_handler(message_type: type[Message[Any]], function: Callable[..., Any], spec: BatchSpec) -> Handler:
@@ -187,11 +195,13 @@ def _handler(
     scope: Scope | None = None,
     origin: object,
     callables: tuple[Callable[..., Any], ...],
+    spec: MessageSpec | None = None,
 ) -> Handler:
-    _check_durable(message_type, function, signature)
+    spec = spec or message_type.spec()
+    _check_durable(spec, function, signature)
     return Handler(
         message_type=message_type,
-        spec=message_type.spec(),
+        spec=spec,
         name=qualified_name(function),
         module=getattr(innermost(function), "__module__", None) or "",
         is_async=signature.runs != "thread",
@@ -204,21 +214,21 @@ def _handler(
     )
 
 
-def _check_durable(message_type: type[Message[Any]], function: Callable[..., Any], signature: HandlerSignature) -> None:
+def _check_durable(spec: MessageSpec, function: Callable[..., Any], signature: HandlerSignature) -> None:
     """Check that a durable command has a coroutine, and that no other handler asks for a durable context.
 
     Raises:
         RegistrationError: It is not so.
     """
-    if message_type.spec().durable and signature.runs == "thread":
+    if spec.durable and signature.runs == "thread":
         raise RegistrationError(
-            f"{qualified_name(function)} runs in a thread, but {message_type.__qualname__} is durable, and a thread cannot be suspended: "
+            f"{qualified_name(function)} runs in a thread, but {spec.name} is durable, and a thread cannot be suspended: "
             "make it `async def`; what blocks belongs into a step, which runs plain functions in a thread"
         )
-    if signature.is_durable and not message_type.spec().durable:
+    if signature.is_durable and not spec.durable:
         raise RegistrationError(
-            f"{qualified_name(function)} asks for a DurableContext, but {message_type.__qualname__} is not durable: add durable=True to "
-            "the class, or annotate CommandContext"
+            f"{qualified_name(function)} asks for a DurableContext, but {spec.name} is not durable: add durable=True to "
+            "its class or subscription, or annotate CommandContext"
         )
 
 

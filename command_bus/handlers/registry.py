@@ -32,6 +32,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import replace
 from types import MethodType, ModuleType
 from typing import Any, Generic, Literal, ParamSpec, TypeGuard, TypeVar, Unpack, cast, get_args, get_origin, overload
 
@@ -40,10 +41,20 @@ from command_bus.errors import InvalidSettings, RegistrationError
 from command_bus.handlers.handler import BatchSpec, Handler, ObjectSource, batch_handler, function_handler, scoped_handler
 from command_bus.handlers.injection import is_provider, provided_type
 from command_bus.handlers.signatures import layers, qualified_name, return_type, unbound, unfilled
-from command_bus.messages.message import Message
+from command_bus.messages.event import (
+    Declared,
+    RawEvent,
+    SubscriptionOptions,
+    checked_pattern,
+    checked_subscription,
+    matcher,
+)
+from command_bus.messages.message import MOST_VERSION, Event, Message, is_internal, policy_faults
 from command_bus.messages.schedule_declarations import DeclaredSchedule, ScheduleOptions
 from command_bus.messages.schedule_specs import Cron, Every, SchedulePolicy
 from command_bus.messages.state import check_defaults
+from command_bus.spelling import check_names, shown
+from command_bus.transport.mailboxes import delivered_name, parts_of_delivery
 
 _MARK = "__command_bus_handles__"
 _MOST_IN_BATCH, _MOST_IN_RUN = 10_000, 256
@@ -148,6 +159,7 @@ def _entered(source: Callable[[], Any]) -> Callable[[], Any]:
     return contextmanager(source) if inspect.isgeneratorfunction(source) else source
 
 
+F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 P = ParamSpec("P")
 
@@ -215,11 +227,55 @@ class BatchRegistration(Generic[R]):
         return function
 
 
+class SubscriptionRegistration:
+    """The decorator for handlers of events: `subscribes("ledger", Deposited)` returns it."""
+
+    __slots__ = ("_events", "_name", "_policy", "_registry", "_revision")
+
+    def __init__(
+        self,
+        registry: HandlerRegistry,
+        name: str,
+        events: Sequence[type[Event] | str],
+        revision: int,
+        policy: SubscriptionOptions,
+    ) -> None:
+        self._registry = registry
+        self._name = name
+        self._events = events
+        self._revision = revision
+        self._policy = policy
+
+    def __call__(self, function: F, /) -> F:
+        """Register the function; it is returned as it is.
+
+        Raises:
+            RegistrationError: It cannot handle an event, another handler of the subscription does, or it is a method.
+        """
+        if in_class_body(function):
+            raise RegistrationError(f"{qualified_name(function)} is a method: subscribes takes functions, and bound methods")
+        for event in self._events:
+            kind, pattern = (RawEvent, event) if isinstance(event, str) else (event, event.spec().name)
+            spec = replace(kind.spec(), name=delivered_name(pattern, self._name), **self._policy)
+            changes: dict[str, Any] = {"version": MOST_VERSION}  # without a class the fields may be of any version
+            if spec.entity is not None:
+                changes = {"entity": delivered_name(spec.entity, self._name)}
+            made = function_handler(kind, function, replace(spec, **changes))
+            if made.state is not None:
+                raise RegistrationError(
+                    f"{made.name} takes {made.state.__qualname__}, but what {self._name!r} gets stands in a line of its own: send a command "
+                    "to the entity, whose handler has its state"
+                )
+            self._registry.add(replace(made, declared=Declared(self._name, pattern, self._revision)))
+        return function
+
+
 class HandlerRegistry:
     """The handlers of a program or of a part of it, one per message type."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+        self._patterns: dict[str, list[tuple[Callable[[str], object], Handler]]] = {}
         self._messages: dict[str, type[Message[Any]]] = {}
         self._schedules: dict[str, DeclaredSchedule] = {}
 
@@ -231,7 +287,7 @@ class HandlerRegistry:
         Raises:
             RegistrationError: Not a message class, or its wire name belongs to another class.
         """
-        self._admit(message_type)
+        self._admit_command(message_type)
         return Registration(self, message_type)
 
     def handles_many(
@@ -259,7 +315,7 @@ class HandlerRegistry:
         Raises:
             RegistrationError: Not a message class, or its wire name belongs to another class; a size, a wait or an `of` is not what it may be.
         """
-        self._admit(message_type)
+        self._admit_command(message_type)
         most, usual = (_MOST_IN_RUN, 100) if of is not None else (_MOST_IN_BATCH, 500)
         size, fault = usual if size is None else size, None if wait is None else duration_fault(wait)
         what = f"wait {fault}" if fault else ""
@@ -274,19 +330,67 @@ class HandlerRegistry:
         usual_wait = 0.01 if wait is None else wait
         return BatchRegistration(self, message_type, BatchSpec(size, 0.0 if of else usual_wait, of_entity=of is not None))
 
+    def subscribes(
+        self, name: str, /, *events: type[Event] | str, revision: int = 1, **policy: Unpack[SubscriptionOptions]
+    ) -> SubscriptionRegistration:
+        """Return the decorator that registers a function as a handler of events: `@registry.subscribes("ledger", Deposited)`.
+
+        What is published reaches the subscription once for each entity's event, in the order of publication, in a line of its own
+        (`account@ledger:a-1`), so that it holds up nothing else. Workers put the subscription as they start.
+
+        Args:
+            name: The subscription; handlers of several classes may share it, and then an entity's line.
+            events: Classes of events, whose function gets them; or names, in which `*` stands for any text, whose function gets a `RawEvent`.
+            revision: Raise it with a change of the events or of `delivery`: a lower one never replaces a higher.
+            **policy: `retry`, `delivery`, `attempt_timeout`, `on_poison` and `durable`, as classes of commands say them.
+
+        Raises:
+            RegistrationError: A name cannot be one, a class is no event, or an option is not what it may be.
+        """
+        check_names(policy, SubscriptionOptions)
+        try:
+            checked_subscription(name)
+            for event in events:
+                if isinstance(event, str):
+                    checked_pattern(event)
+                elif not (inspect.isclass(event) and issubclass(event, Event)):
+                    raise InvalidSettings(
+                        f"{shown(event)} is no class of events: handlers of commands are registered by @handles"
+                    )
+            fault = None if events else "name an event: a class, or names"
+            fault = fault or next(policy_faults(policy), None)
+        except InvalidSettings as error:
+            fault = error.message
+        if fault or type(revision) is not int or revision < 1:
+            raise RegistrationError(f"subscribes({shown(name)}): {fault or 'revision is a whole number of at least 1'}")
+        return SubscriptionRegistration(self, name, events, revision, policy)
+
+    def subscriptions(self) -> dict[str, list[Handler]]:
+        """Return the handlers of each subscription that is declared here."""
+        found: dict[str, list[Handler]] = {}
+        for handler in self._handlers.values():
+            if handler.declared is not None:
+                found.setdefault(handler.declared.subscription, []).append(handler)
+        return found
+
     def add(self, handler: Handler) -> None:
         """Add a handler; the same one again changes nothing.
 
         Raises:
             RegistrationError: Its message has another handler, or its wire name belongs to another class.
         """
-        self.declare(handler.message_type)
+        if not is_internal(handler.message_type.spec().name) or handler.declared is None:
+            self.declare(handler.message_type)
         self._check_state(handler)
+        self._check_subscription(handler)
         present = self._handlers.setdefault(handler.spec.name, handler)
         if not present.same_as(handler):
             raise RegistrationError(
                 f"{handler.spec.name!r} is handled by {present.name} already; {handler.name} cannot handle it too"
             )
+        if present is handler and handler.declared is not None and "*" in handler.declared.pattern:
+            found = self._patterns.setdefault(handler.declared.subscription, [])
+            found.append((matcher(handler.declared.pattern), handler))
 
     def include(self, source: Any, *, of: type | None = None) -> None:
         """Add all handlers of a source, as it is now.
@@ -349,7 +453,12 @@ class HandlerRegistry:
 
     def lookup(self, name: str) -> Handler | None:
         """Return the handler of a wire name, or None."""
-        return self._handlers.get(name)
+        found = self._handlers.get(name)
+        if found is None and self._patterns:
+            event, subscription = parts_of_delivery(name)
+            patterns = self._patterns.get(subscription, ())
+            found = next((handler for matches, handler in patterns if matches(event)), None)
+        return found
 
     def names(self) -> tuple[str, ...]:
         """Return the wire names that have a handler, in order of registration."""
@@ -361,11 +470,12 @@ class HandlerRegistry:
 
     def unhandled(self) -> tuple[str, ...]:
         """Return the wire names of declared messages without a handler."""
-        return tuple(name for name in self._messages if name not in self._handlers)
+        return tuple(name for name, kind in self._messages.items() if name not in self._handlers and not issubclass(kind, Event))
 
     def clear(self) -> None:
         """Forget everything: for notebooks and for tests of the default registry."""
         self._handlers.clear()
+        self._patterns.clear()
         self._messages.clear()
         self._schedules.clear()
 
@@ -402,11 +512,28 @@ class HandlerRegistry:
                     f"{handler.spec.entity!r} have one class of states"
                 )
 
+    def _check_subscription(self, handler: Handler) -> None:
+        """Check that the handlers of a subscription agree on what senders have to know.
+
+        Raises:
+            RegistrationError: They do not.
+        """
+        for other in self.subscriptions().get(handler.declared.subscription, []) if handler.declared is not None else []:
+            if other.spec.delivery != handler.spec.delivery:
+                raise RegistrationError(f"{handler.name} and {other.name} are of one subscription, so they have one delivery")
+
     def _add_schedule(self, declared: DeclaredSchedule) -> None:
         if declared.command is not None:
             self.declare(type(declared.command))
         if self._schedules.setdefault(declared.name, declared) != declared:
             raise RegistrationError(f"two schedules are named {declared.name!r}: give one of them another name")
+
+    def _admit_command(self, message_type: type[Message[Any]]) -> None:
+        self._admit(message_type)
+        if issubclass(message_type, Event):
+            raise RegistrationError(
+                f"{message_type.__qualname__} is an event, which goes to subscriptions: write @subscribes(NAME, {message_type.__name__})"
+            )
 
     def _admit(self, message_type: type[Message[Any]]) -> None:
         if not _is_message_class(message_type):
@@ -455,6 +582,9 @@ handles = default_registry.handles
 
 handles_many = default_registry.handles_many
 """Registers a function as the handler of many commands in the default registry. See `HandlerRegistry.handles_many`."""
+
+subscribes = default_registry.subscribes
+"""Registers a function as a handler of events in the default registry. See `HandlerRegistry.subscribes`."""
 
 include = default_registry.include
 """Adds the handlers of an object, a class or a module to the default registry: `include(Customers)`. See `HandlerRegistry.include`."""

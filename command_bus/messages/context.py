@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 from command_bus.clock import mono
 from command_bus.errors import HandlerOver
 from command_bus.messages.reports import Reports, checked_share, checked_text
+from command_bus.transport.mailboxes import parts_of_delivery
 
 if TYPE_CHECKING:
-    from command_bus.messages.message import Message
+    from command_bus.messages.event import EventOptions
+    from command_bus.messages.message import Event, Message
     from command_bus.messages.options import DispatchOptions, FollowedCallOptions, FollowUpOptions, SendOn
+    from command_bus.messages.outgoing import OutgoingMessage
     from command_bus.messages.receipts import Receipt
     from command_bus.messages.state import EntityState, HeldState
 
@@ -139,9 +142,45 @@ class CommandContext:
         self._sent.append(command)
         return command_id
 
+    def publish(self, event: Event, *, on: SendOn = "completed", **options: Unpack[EventOptions]) -> str:
+        """Publish an event with the settlement of this command: each subscription gets it, or none does. As `send` in all else.
+
+        Args:
+            event: Is published.
+            on: As for `send`.
+            **options: As for `CommandBus.publish`, but for the id.
+
+        Returns:
+            The event's id, which is the same in each attempt.
+
+        Raises:
+            InvalidCommand: As for `send`; an event counts once for each of its subscriptions.
+            QueueFull: As for `send`.
+            HandlerOver: The handler is over.
+        """
+        self._check_not_over("what it publishes goes with its settlement, so publish before it returns")
+        event_id = "" if self._outbox is None else self._outbox.publish(event, always=on == "always", **options)
+        self._sent.append(event)
+        return event_id
+
+    def publish_as(self, event: OutgoingMessage) -> None:
+        """Publish an event that is encoded, under the id that it has. For the library's own handlers."""
+        if self._outbox is not None:
+            self._outbox.publish_as(event)
+
+    @property
+    def subscription(self) -> str:
+        """The subscription that the handler is of; empty if it handles a command."""
+        return parts_of_delivery(self.name)[1]
+
+    @property
+    def event_id(self) -> str:
+        """The id of the event that its subscription got; empty if it handles a command."""
+        return parts_of_delivery(self.command_id)[0] if self.subscription else ""
+
     @property
     def sent(self) -> tuple[Message[Any], ...]:
-        """The messages that the handler has sent by `send`. With a context made by hand, in a unit test, that is all that `send` does."""
+        """The messages that the handler has sent or published. With a context made by hand, in a unit test, that is all that these do."""
         return tuple(self._sent)
 
     @property
@@ -290,6 +329,14 @@ class Outbox(Protocol):
 
     def add(self, command: Message[Any], *, always: bool, **options: Unpack[DispatchOptions]) -> str:
         """Keep one until the command is settled; return its command id."""
+        ...
+
+    def publish(self, event: Event, *, always: bool, **options: Unpack[EventOptions]) -> str:
+        """Keep an event until the command is settled; return its id."""
+        ...
+
+    def publish_as(self, event: OutgoingMessage, *, always: bool = False) -> str:
+        """Keep an event that is encoded, under the id that it has."""
         ...
 
 

@@ -36,11 +36,12 @@ _UNCHECKED = "__unchecked__"
 MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
 MOST_VERSION = 1_000_000
-_ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}(?:@[A-Za-z0-9_.-]{0,64})?")
 _CLASS_ARGUMENTS = frozenset((
     "entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique", "limits", "priority", "fair_by", "compress_above",
     "history", "version", "durable",
 ))  # fmt: skip
+_EVENT_ARGUMENTS = frozenset({"entity", "version", "priority", "fair_by", "compress_above", "history"})
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 _INTERNAL = "command_bus."
 
@@ -111,13 +112,17 @@ entity, and the value keeps its type; `str(command.account_id)` is the same text
 message is made."""
 
 
-def check_entity_type(entity: str) -> str:
+def check_entity_type(entity: str, *, declared: bool = False) -> str:
     """Return the entity type if it can be part of a key.
+
+    Args:
+        entity: As an application declares it; or that of the deliveries of a subscription, as `account@ledger`.
+        declared: Whether the latter will not do.
 
     Raises:
         InvalidCommand: Not 1 to 64 letters, digits, `_`, `.` or `-`.
     """
-    if not isinstance(entity, str) or not is_entity_type(entity):
+    if not isinstance(entity, str) or not is_entity_type(entity) or (declared and "@" in entity):
         raise InvalidCommand(f"entity type {shown(entity)} must have 1 to 64 letters, digits, '_', '.' and '-'")
     return entity
 
@@ -299,6 +304,14 @@ class Query(Message[Reply_co]):
     """A request to read an entity, sequenced with its commands: it sees the effect of all that was accepted before it."""
 
 
+class Event(Message[None]):
+    """Something that has happened to an entity: `bus.publish` gives it to each subscription, in a line of its own. See `subscribes`.
+
+    Class arguments: `entity`, which is needed, and of those of `Command` `name`, `version`, `priority`, `fair_by`, `history` and
+    `compress_above`. The rest is said by each subscription.
+    """
+
+
 def _check_fields(cls: type[Message[Any]]) -> None:
     """Refuse fields that hide what every message has, and those that no value could be read back of."""
     hidden = sorted(
@@ -325,7 +338,7 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     try:
         values["name"] = name if own else check_wire_name(name if name is not None else cls.__name__)
         if values.get("entity") is not None:
-            check_entity_type(values["entity"])
+            check_entity_type(values["entity"], declared=True)
     except InvalidCommand as error:
         raise RegistrationError(f"{cls.__qualname__}: {error}") from error
     for fault in _faults(cls, values):
@@ -338,17 +351,15 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
 
 def _faults(cls: type[Message[Any]], values: dict[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the arguments of a class."""
-    if values.get("delivery") not in (None, "at_least_once", "at_most_once"):
-        yield f"delivery is 'at_least_once' or 'at_most_once', not {values['delivery']!r}"
-    if values.get("on_poison") not in (None, "skip", "park"):
-        yield f"on_poison is 'skip' or 'park', not {values['on_poison']!r}"
-    if values.get("priority") not in (None, *PRIORITIES):
-        yield f"priority is 'high', 'normal' or 'low', not {values['priority']!r}"
+    if issubclass(cls, Event):
+        if values.get("entity") is None:
+            yield 'an event belongs to an entity: add entity="…", and annotate the field that holds its id with EntityId'
+        for name in sorted(set(values) - _EVENT_ARGUMENTS - {"name"}):
+            if values[name]:
+                yield f"an event has no {name}: each subscription says its own, where it can, as @subscribes(…, {name}=…)"
     fair_by = values.get("fair_by")
     if fair_by is not None and fair_by not in cls.model_fields:
         yield f"fair_by={fair_by!r} names no field: it is the field that holds the tenant, as `customer: str`"
-    if not isinstance(values.get("retry"), RetryPolicy | None):
-        yield f"retry is a RetryPolicy, not {values['retry']!r}"
     if not isinstance(values.get("unique"), Unique | None):
         yield f"unique is a Unique, not {values['unique']!r}"
     if values.get("unique") is not None and values.get("entity") is None:
@@ -357,11 +368,24 @@ def _faults(cls: type[Message[Any]], values: dict[str, Any]) -> Iterator[str]:
         checked_history(cls.__qualname__, values.get("history"))
     except InvalidSettings as error:
         yield str(error)
+    yield from policy_faults(values)
+
+
+def policy_faults(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with what a class, or a subscription, says of its commands."""
+    if values.get("delivery") not in (None, "at_least_once", "at_most_once"):
+        yield f"delivery is 'at_least_once' or 'at_most_once', not {values['delivery']!r}"
+    if values.get("on_poison") not in (None, "skip", "park"):
+        yield f"on_poison is 'skip' or 'park', not {values['on_poison']!r}"
+    if values.get("priority") not in (None, *PRIORITIES):
+        yield f"priority is 'high', 'normal' or 'low', not {values['priority']!r}"
+    if not isinstance(values.get("retry"), RetryPolicy | None):
+        yield f"retry is a RetryPolicy, not {values['retry']!r}"
     yield from _durable_faults(values)
     yield from _number_faults(values)
 
 
-def _durable_faults(values: dict[str, Any]) -> Iterator[str]:
+def _durable_faults(values: Mapping[str, Any]) -> Iterator[str]:
     if values.get("durable") not in (None, True, False):
         yield f"durable is True or False, not {values['durable']!r}"
     if values.get("durable") and values.get("delivery") == "at_most_once":
@@ -370,7 +394,7 @@ def _durable_faults(values: dict[str, Any]) -> Iterator[str]:
         yield "a durable command has no unique key: let a plain command with one dispatch it"
 
 
-def _number_faults(values: dict[str, Any]) -> Iterator[str]:
+def _number_faults(values: Mapping[str, Any]) -> Iterator[str]:
     above = values.get("compress_above")
     if above is not None and (type(above) is not int or above < 1):
         yield f"compress_above is a number of bytes, at least 1, not {above!r}"

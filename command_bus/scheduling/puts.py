@@ -135,7 +135,7 @@ class SchedulePuts:
         """
         if declared.command is None:
             raise InvalidSettings(f"the schedule {declared.name!r} has no command")
-        return await self.draft(declared, self.sender.builder.outgoing(declared.command, {"command_id": declared.name}))
+        return await self.draft(declared, self.sender.builder.sendable(declared.command, {"command_id": declared.name}))
 
     async def put(self, draft: ScheduleRecord, kind: Kind) -> tuple[ScheduleRecord, bool]:
         """Put a schedule; return it, and whether something has changed.

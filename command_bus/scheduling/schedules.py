@@ -79,7 +79,7 @@ class Schedules(OnSession):
         """
         policy, sending = split_options(options)
         declared = DeclaredSchedule(name, command, spec, policy, 0)
-        return await self._put_by_hand(declared, self._sender.builder.outgoing(command, {"command_id": name, **sending}))
+        return await self._put_by_hand(declared, self._sender.builder.sendable(command, {"command_id": name, **sending}))
 
     async def put_raw(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar, Unpack
 
@@ -13,7 +14,7 @@ from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.sending.envelope_builder import EnvelopeBuilder
-from command_bus.sending.follow_ups import prepared
+from command_bus.sending.follow_ups import while_away
 from command_bus.sending.results import ResultReader
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
@@ -92,7 +93,7 @@ class Children:
         out.command_id = self._id_of(call, seed)
         out.inbox = self.session.transport.replies.process
         RETURN.put(out.options, (self.mailbox, self.caller, call))
-        submission = await prepared(self.prepare, out)
+        submission = await while_away(partial(self.prepare, out))
         mark = waiting_mark(submission.digest, submission.mailbox)
         return Child(
             FollowUp(submission.mailbox, out.command_id, submission.envelope, submission.flow, submission.delay_ms, mark),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, CommandTimeout, TransportUnavailable, UnsuitableServer
+from command_bus.messages.event import handles
 from command_bus.serialization.announcements import WorkerStatus, worker_statuses
 from command_bus.serialization.envelope import unpack_envelope
 from command_bus.serialization.limits import PayloadLimits, Undecodable
@@ -102,7 +103,7 @@ def whereabouts(
         worker=entity.holder.partition("#")[0] or None,
         retry_in=_seconds_until(location.retry_ms, location.now_ms),
         workers=None if live is None else len(live),
-        handlers=None if live is None or not place.name else sum(place.name in worker.commands for worker in live),
+        handlers=None if live is None or not place.name else sum(handles(worker.commands, place.name) for worker in live),
     )
 
 
@@ -183,7 +184,7 @@ def _runs(location: CommandLocation, workers: Sequence[WorkerStatus] | None) -> 
 
 
 def _is_busy(name: str, live: Sequence[WorkerStatus]) -> bool:
-    able = [worker for worker in live if not name or name in worker.commands]
+    able = [worker for worker in live if not name or handles(worker.commands, name)]
     return bool(able) and all(worker.running >= worker.concurrency for worker in able)
 
 

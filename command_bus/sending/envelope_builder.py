@@ -14,10 +14,12 @@ from typing import Any, cast
 from command_bus.clock import mono
 from command_bus.errors import InvalidCommand, RegistrationError
 from command_bus.messages.context import Running, running_command
+from command_bus.messages.event import Publish, PublishOptions, checked_event_id
 from command_bus.messages.handling_policy import check_policies
 from command_bus.messages.history import History
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import (
+    Event,
     Message,
     MessageSpec,
     canonical_entity_id,
@@ -38,8 +40,9 @@ from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
+from command_bus.spelling import check_names
 from command_bus.transport.flows import envelope_flow, flow_of, tenant_of
-from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_name
+from command_bus.transport.mailboxes import delivered_name, free_mailbox, is_plain_id, mailbox_name
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from command_bus.transport.unique_keys import UniqueSubmission, stander_of
 
@@ -98,6 +101,18 @@ def message_of(spec: MessageSpec, entity_id: str | None, payload: bytes, *, at_m
     return out
 
 
+def of_event(options: PublishOptions) -> DispatchOptions:
+    """Return the options of an event as those of a command: its id is the event's.
+
+    Raises:
+        InvalidCommand: That cannot be one.
+    """
+    check_names(options, PublishOptions)
+    event_id = options.get("event_id")
+    others = {name: value for name, value in options.items() if name != "event_id"}
+    return cast("DispatchOptions", {**others, "command_id": None if event_id is None else checked_event_id(event_id)})
+
+
 class EnvelopeBuilder:
     """Turns messages and raw payloads into outgoing messages, and those into submissions. Pure: no I/O.
 
@@ -134,6 +149,37 @@ class EnvelopeBuilder:
             out.tenant = tenant_of(getattr(message, spec.fair_by, None))
         return give(out, options, route.history)
 
+    def event(self, event: Event, options: PublishOptions | None = None) -> OutgoingMessage:
+        """Return an event with its options, checked and encoded, as it is before it is given to subscriptions; its id is the event's.
+
+        Raises:
+            InvalidCommand: The event or an option is not what it may be.
+        """
+        self._check_kind(event)
+        if not isinstance(event, Event):
+            raise InvalidCommand(f"{type(event).__qualname__} is a command: dispatch it; events are published")
+        spec = type(event).spec()
+        payload = codec_for(type(event)).encode(event, self.limits)
+        out = message_of(spec, canonical_entity_id(getattr(event, spec.key or "", None)), payload, at_most_once=False)
+        out.command = event
+        if spec.fair_by is not None:
+            out.tenant = tenant_of(getattr(event, spec.fair_by, None))
+        return give(out, of_event(options or {}), self._settings.history_of(spec, spec.entity))
+
+    def sendable(self, message: Message[Any], options: DispatchOptions = _NONE) -> OutgoingMessage:
+        """Return a message for what sends commands only: an event becomes the command that publishes it."""
+        return self.publishing(message, options) if isinstance(message, Event) else self.outgoing(message, options)
+
+    def publishing(self, event: Event, options: DispatchOptions) -> OutgoingMessage:
+        """Return the command that publishes an event: it stands in a line of the event's entity, so that these keep their order."""
+        inner = self.event(event)
+        wrapped = Publish(
+            event=inner.name, payload=inner.payload, options=inner.options, priority=inner.priority, tenant=inner.tenant
+        )
+        out = message_of(Publish.spec(), inner.entity_id, codec_for(Publish).encode(wrapped, self.limits), at_most_once=False)
+        out.entity_type, out.priority, out.tenant = delivered_name(inner.entity_type or "", ""), inner.priority, inner.tenant
+        return give(out, options, None)
+
     def raw(
         self,
         entity_type: str | None,
@@ -154,7 +200,7 @@ class EnvelopeBuilder:
             raise InvalidCommand(f"the payload of {name!r} is a mapping of field names to values")
         out = OutgoingMessage(
             check_wire_name(name),
-            None if entity_type is None else check_entity_type(entity_type),
+            None if entity_type is None else check_entity_type(entity_type, declared=True),
             None if entity_id is None else canonical_entity_id(entity_id),
             pack(dict(payload), self.limits),
         )
@@ -282,12 +328,14 @@ class EnvelopeBuilder:
         """
         return (self._routes.get(type(message)) or self._bind(message)).spec
 
-    def of_item(self, item: Message[Any] | Envelope[Any] | RawEnvelope) -> OutgoingMessage:
+    def of_item(self, item: Message[Any] | Envelope[Any] | RawEnvelope | OutgoingMessage) -> OutgoingMessage:
         """Return an item of a batch.
 
         Raises:
             InvalidCommand: As `outgoing`.
         """
+        if isinstance(item, OutgoingMessage):
+            return item
         if isinstance(item, RawEnvelope):
             return self.raw(item.entity_type, item.entity_id, item.name, item.payload, item.version, item.options)
         if isinstance(item, Envelope):
@@ -305,7 +353,8 @@ class EnvelopeBuilder:
             return free_mailbox(out.command_id)
         return self.mailbox_of(out.entity_type, out.entity_id)
 
-    def _bind(self, message: Message[Any]) -> _Route:
+    def _check_kind(self, message: Message[Any]) -> None:
+        """Check that it is a message, and the only class of its name."""
         kind = type(message)
         if isinstance(message, type) and issubclass(message, Message):
             raise InvalidCommand(f"{message.__qualname__} is the class: make a command of it, {message.__qualname__}(…)")
@@ -319,6 +368,15 @@ class EnvelopeBuilder:
                 'give one of them another with name="…"'
             )
         self._compresses = self._compresses or spec.compress_above is not None
+
+    def _bind(self, message: Message[Any]) -> _Route:
+        self._check_kind(message)
+        kind = type(message)
+        if isinstance(message, Event):
+            raise InvalidCommand(
+                f"{kind.__qualname__} is an event: await bus.publish({kind.__name__}(…)), or context.publish(…) in a handler"
+            )
+        spec = kind.spec()
         policy = self._settings.entity(spec.entity)
         delivery = self._settings.handling(spec).delivery
         check_policies(spec, policy.mailbox, delivery)

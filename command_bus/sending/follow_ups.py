@@ -10,16 +10,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, InvalidCommand, QueueFull, TransportUnavailable
 from command_bus.messages.context import Outbox
-from command_bus.messages.message import Message
+from command_bus.messages.event import EventOptions, PublishOptions
+from command_bus.messages.message import Event, Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.sending.publishing import SubscriptionTable
 from command_bus.serialization.stored_fields import stored_row
 from command_bus.session import Session, SessionPart
 from command_bus.tasks import end_tasks
@@ -27,6 +30,8 @@ from command_bus.transport.marks import waiting_mark
 from command_bus.transport.ports.transport import Transport
 from command_bus.transport.steps import FollowUp
 from command_bus.transport.submissions import Submission
+
+T = TypeVar("T")
 
 _EVERY = 1.0
 """Seconds between two looks at a shard."""
@@ -102,6 +107,9 @@ MOST_BYTES = 4 * 1024 * 1024
 class _Item:
     out: OutgoingMessage
     always: bool
+    is_event: bool = False
+    commands: int = 1
+    """How many it is sent as: an event once for each subscription, as far as these were known."""
 
 
 class _Kept(NamedTuple):
@@ -121,6 +129,7 @@ class _Kept(NamedTuple):
     tenant: str
     options: dict[str, Any]
     always: bool
+    is_event: bool = False
 
 
 class FollowUps(Outbox):
@@ -131,6 +140,7 @@ class FollowUps(Outbox):
         prepare: Passes a command through middleware, agrees on its entity type, and makes its submission.
         command_id: Id of the command whose handler runs.
         depths: Refuses what a shard is much too full for.
+        subscriptions: The table of those that events are for.
     """
 
     def __init__(
@@ -139,8 +149,10 @@ class FollowUps(Outbox):
         prepare: Callable[[OutgoingMessage], Awaitable[Submission]],
         command_id: str,
         depths: ShardDepths,
+        subscriptions: SubscriptionTable,
     ) -> None:
         self._depths = depths
+        self._subscriptions = subscriptions
         self._builder = builder
         self._prepare = prepare
         self._cause = command_id
@@ -150,35 +162,53 @@ class FollowUps(Outbox):
         """Those of the commands that are settled with this one: one script takes them all."""
 
     def add(self, command: Message[Any], *, always: bool, **options: Unpack[DispatchOptions]) -> str:
-        number = len(self._items) + 1
-        if sum([each.count for each in self.together]) >= MOST_FOLLOW_UPS:
-            raise InvalidCommand(
-                f"a handler may send {MOST_FOLLOW_UPS:,} commands with its settlement: let one of them send the next ones"
-            )
         out = self._builder.outgoing(command, options)
         if out.unique is not None:
             raise InvalidCommand(f"{out.name!r} has a unique key, which context.send does not know: use context.dispatch")
-        if self._bytes + len(out.payload) > MOST_BYTES:
+        out.command_id = follow_up_id(self._cause, self.count + 1)
+        return self._add(_Item(out, always))
+
+    def publish(self, event: Event, *, always: bool, **options: Unpack[EventOptions]) -> str:
+        out = self._builder.event(event, cast("PublishOptions", options))
+        out.command_id = follow_up_id(self._cause, self.count + 1)
+        return self.publish_as(out, always=always)
+
+    def publish_as(self, event: OutgoingMessage, *, always: bool = False) -> str:
+        """Publish an event that is encoded, under the id that it has."""
+        return self._add(_Item(event, always, is_event=True, commands=len(self._subscriptions.matching(event.name))))
+
+    def _add(self, item: _Item) -> str:
+        out, size = item.out, item.commands * len(item.out.payload)
+        if sum([each.commands for each in self.together]) + max(item.commands, 1) > MOST_FOLLOW_UPS:
+            raise InvalidCommand(
+                f"a handler may send {MOST_FOLLOW_UPS:,} commands with its settlement: let one of them send the next ones"
+            )
+        if self._bytes + size > MOST_BYTES:
             raise InvalidCommand(f"a handler may send {MOST_BYTES:,} bytes with its settlement: {out.name!r} would be more")
-        out.command_id = follow_up_id(self._cause, number)
         self._depths.check(self._builder.mailbox_for(out))
-        self._bytes += len(out.payload)
-        self._items.append(_Item(out, always))
+        self._bytes += size
+        self._items.append(item)
         return out.command_id
 
     @property
     def count(self) -> int:
-        """Number of those sent until now."""
+        """Number of those sent until now, an event once."""
         return len(self._items)
+
+    @property
+    def commands(self) -> int:
+        """Number of the commands that they are, as far as subscriptions are known."""
+        return sum([max(each.commands, 1) for each in self._items])
 
     def rewind(self, count: int) -> None:
         """Send only the first of what was sent until now."""
         del self._items[count:]
-        self._bytes = sum(len(each.out.payload) for each in self._items)
+        self._bytes = sum(each.commands * len(each.out.payload) for each in self._items)
 
     def kept(self) -> list[list[Any]]:
         """Return what was sent until now, as an inbox keeps it."""
-        return [[*(getattr(each.out, name) for name in _Kept._fields[:-1]), each.always] for each in self._items]
+        names = _Kept._fields[:-2]
+        return [[*(getattr(each.out, name) for name in names), each.always, each.is_event] for each in self._items]
 
     def restore(self, rows: Sequence[Any]) -> None:
         """Send what an earlier run of the command has sent, in place of as many of this one.
@@ -187,33 +217,40 @@ class FollowUps(Outbox):
             ValueError: It was not written by `kept`.
         """
         stored = [stored_row(_Kept, row)._asdict() for row in rows]
-        self._items[: len(stored)] = [_Item(always=each.pop("always"), out=OutgoingMessage(**each)) for each in stored]
-        self._bytes = sum(len(each.out.payload) for each in self._items)
+        self._items[: len(stored)] = [
+            _Item(always=each.pop("always"), is_event=each.pop("is_event"), out=OutgoingMessage(**each)) for each in stored
+        ]
+        self._bytes = sum(each.commands * len(each.out.payload) for each in self._items)
 
     async def settled(self, *, completed: bool) -> tuple[FollowUp, ...]:
         """Return what is sent with this end of the command; called while the handler still counts as running.
 
-        The mailboxes of an entity type may have to be agreed on with the server. While it is away this waits, as the settlement would.
+        The mailboxes of an entity type may have to be agreed on with the server, and subscriptions to be read. While it is away this waits, as the
+        settlement would.
 
         Raises:
             CommandBusError: An entity type has other mailboxes there, or middleware refuses.
         """
-        return tuple([await self._built(item.out) for item in self._items if completed or item.always])
+        going = [item for item in self._items if completed or item.always]
+        if any(item.is_event for item in going):
+            await while_away(self._subscriptions.refresh)
+        sent = [out for item in going for out in (self._subscriptions.deliveries(item.out) if item.is_event else (item.out,))]
+        return tuple([await self._built(out) for out in sent])
 
     async def _built(self, out: OutgoingMessage) -> FollowUp:
-        submission = await prepared(self._prepare, out)
+        submission = await while_away(partial(self._prepare, out))
         mark = waiting_mark(submission.digest, submission.mailbox) if submission.marked else b""
         return FollowUp(
             submission.mailbox, submission.command_id, submission.envelope, submission.flow, submission.delay_ms, mark
         )
 
 
-async def prepared(prepare: Callable[[OutgoingMessage], Awaitable[Submission]], out: OutgoingMessage) -> Submission:
-    """Return the submission of a command that leaves with what its handler stores; wait while the server is away."""
+async def while_away(work: Callable[[], Awaitable[T]]) -> T:
+    """Return what is needed for a command that leaves with what its handler stores; wait while the server is away."""
     pause = _FIRST_PAUSE
     while True:
         try:
-            return await prepare(out)
+            return await work()
         except TransportUnavailable:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

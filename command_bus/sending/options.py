@@ -6,8 +6,6 @@ import itertools
 import os
 from collections.abc import Mapping
 from datetime import datetime
-from functools import cache
-from typing import Any
 
 from command_bus.clock import checked_seconds, milliseconds_of, wall_ms
 from command_bus.errors import InvalidCommand, InvalidSettings
@@ -20,7 +18,7 @@ from command_bus.messages.unique import Unique
 from command_bus.randomness import token
 from command_bus.serialization.envelope_options import GIVEN, HISTORY, UNIQUE
 from command_bus.settings import BusSettings
-from command_bus.spelling import shown
+from command_bus.spelling import check_names, shown
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -86,22 +84,6 @@ def compresses(out: OutgoingMessage, settings: BusSettings) -> bool:
     """Return whether a payload is so large that it is to travel compressed."""
     above = settings.compress_above if out.command is None else settings.compress_above_of(type(out.command).spec())
     return above is not None and len(out.payload) > above
-
-
-@cache
-def _names_of(known: type[Any]) -> frozenset[str]:
-    return frozenset(known.__annotations__)
-
-
-def check_names(options: Mapping[str, Any], known: type[Any]) -> None:
-    """Check that options are those of a TypedDict.
-
-    Raises:
-        TypeError: There is another one.
-    """
-    if not _names_of(known).issuperset(options):  # type: ignore[arg-type]  # mypy: a class is hashable
-        unknown = min(options.keys() - known.__annotations__.keys())
-        raise TypeError(f"unexpected keyword argument {unknown!r}")
 
 
 def give(out: OutgoingMessage, options: DispatchOptions, history: History | None) -> OutgoingMessage:

@@ -18,7 +18,8 @@ from uuid import UUID
 from command_bus.clock import checked_seconds, mono
 from command_bus.errors import CommandBusError, InvalidCommand, TransportUnavailable
 from command_bus.messages.context import while_lent
-from command_bus.messages.message import Message, canonical_entity_id, check_entity_type, checked_id
+from command_bus.messages.event import Published, PublishOptions
+from command_bus.messages.message import Event, Message, canonical_entity_id, check_entity_type, checked_id
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
 from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt
@@ -29,11 +30,12 @@ from command_bus.sending.admission import receipt, refusal, status_of
 from command_bus.sending.call_progress import call_with_progress
 from command_bus.sending.children import Children
 from command_bus.sending.command_location import OverdueCalls
-from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.sending.envelope_builder import EnvelopeBuilder, of_event
 from command_bus.sending.follow_ups import FollowUps, ShardDepths
-from command_bus.sending.options import check_names
+from command_bus.sending.publishing import SubscriptionTable, published
 from command_bus.sending.results import ResultReader
 from command_bus.session import Session
+from command_bus.spelling import check_names
 from command_bus.transport.ports.sender import Producer
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
 
@@ -58,6 +60,8 @@ class Sender:
         session.attach(self._overdue)
         self._depths = ShardDepths(session)
         session.attach(self._depths)
+        self.subscriptions = SubscriptionTable(session)
+        session.attach(self.subscriptions)
         self._results = ResultReader(session, self._overdue)
         self.use(middleware)
 
@@ -101,7 +105,7 @@ class Sender:
     def outbox(self, command_id: str) -> FollowUps:
         """Return what keeps the commands that one run of a handler sends."""
         self._depths.begin()
-        return FollowUps(self._builder, self.prepare, command_id, self._depths)
+        return FollowUps(self._builder, self.prepare, command_id, self._depths, self.subscriptions)
 
     def children(self, command_id: str, mailbox: str) -> Children:
         """Return what makes the commands that one run of a durable handler calls."""
@@ -118,10 +122,32 @@ class Sender:
         return submission.envelope
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
-        producer = self._session.transport.producer
-        batch = BatchSender(self._builder, producer, self._prepare, self._settings.dispatch_timeout, self._needs_no_preparation)
-        result: BatchResult = await around_batch(self.middleware, partial(batch.send, commands))()
+        result: BatchResult = await around_batch(self.middleware, partial(self._batch().send, commands))()
         return result
+
+    def _batch(self) -> BatchSender:
+        producer, timeout = self._session.transport.producer, self._settings.dispatch_timeout
+        return BatchSender(self._builder, producer, self._prepare, timeout, self._needs_no_preparation)
+
+    async def publish(self, event: Event, options: PublishOptions) -> Published:
+        return await self._published(self._builder.event(event, options))
+
+    async def publish_raw(
+        self,
+        entity_type: str,
+        entity_id: str | int,
+        name: str,
+        fields: Mapping[str, Any],
+        version: int,
+        options: PublishOptions,
+    ) -> Published:
+        return await self._published(self._builder.raw(entity_type, entity_id, name, fields, version, of_event(options)))
+
+    async def _published(self, out: OutgoingMessage) -> Published:
+        batch = self._batch()
+        await self.subscriptions.refresh()
+        deliveries = self.subscriptions.deliveries(out)
+        return published(out, deliveries, (await batch.send(deliveries)).outcomes)
 
     async def call(
         self,
@@ -234,7 +260,7 @@ _SLICE = 64
 _TURNS = 3
 """Turns of the event loop that a request takes to leave."""
 
-_Item = Message[Any] | Envelope[Any] | RawEnvelope
+_Item = Message[Any] | Envelope[Any] | RawEnvelope | OutgoingMessage
 
 
 class _Unbuilt(NamedTuple):
@@ -321,7 +347,7 @@ class BatchSender:
 
     def _built_run(self, run: list[_Item]) -> list[_Built] | None:
         """Build the submissions of items of one class, without options, or say why there is none; None: `_build` decides."""
-        if isinstance(run[0], Envelope | RawEnvelope):
+        if isinstance(run[0], Envelope | RawEnvelope | OutgoingMessage):
             return None
         try:
             built = self._builder.build_run(run) if self._agreed(run[0]) else None  # type: ignore[arg-type]  # no envelopes, see above
@@ -396,7 +422,7 @@ class BatchSender:
 
 def _entity_of(item: object) -> tuple[str | None, object]:
     """Return the entity that an item names, as far as it does."""
-    if isinstance(item, RawEnvelope):
+    if isinstance(item, RawEnvelope | OutgoingMessage):
         return item.entity_type, item.entity_id
     message = item.command if isinstance(item, Envelope) else item
     if not isinstance(message, Message) or type(message).__message_spec__ is None:

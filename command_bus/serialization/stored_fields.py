@@ -1,12 +1,16 @@
-"""`stored_fields`: the fields of a record as its class wants them, where any client may have written it."""
+"""`stored_fields`: the fields of a record as its class wants them, where any client may have written it; and records that are JSON."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from command_bus.errors import InvalidSettings
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -70,3 +74,33 @@ def _fits(kind: Any, value: Any) -> bool:
     if kind is str:
         return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
     return isinstance(value, NoneType if kind is None else get_origin(kind) or kind)
+
+
+class JsonNote:
+    """A dataclass that is stored as JSON, in a note of the bus."""
+
+    __slots__ = ()
+    fault = ""
+    """The error of bytes that are none."""
+    is_whole = False
+    """Whether fields of a later release must not be left out."""
+
+    def pack(self) -> bytes:
+        """Return its bytes."""
+        return json.dumps(asdict(cast("Any", self)), separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Return the value that these bytes are.
+
+        Raises:
+            InvalidSettings: They are none, or of a later release.
+        """
+        try:
+            values = json.loads(data)
+            known = stored_fields(cls, values)
+            if cls.is_whole and values.keys() - known.keys():
+                raise ValueError("of a later release")
+            return cls(**known)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidSettings(cls.fault) from error

@@ -50,7 +50,7 @@ class Outbox:
             InvalidCommand: The command or an option is not what it may be.
             WrongTransaction: It is no such session, or a connection of Django that is not in `atomic`.
         """
-        values = self._values(self._builder.outgoing(command, options))
+        values = self._values(self._builder.sendable(command, options))
         if isinstance(database, Session | AsyncSession | scoped_session | async_scoped_session):
             database.add(OutboxRow(**values))
         elif isinstance(database, Connection):

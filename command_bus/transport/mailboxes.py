@@ -15,6 +15,9 @@ from command_bus.serialization.limits import printable
 EVERYTHING: Final = "*"
 """The scope of all mailboxes, in the hash of what is paused. No mailbox and no entity type has a `*` in its name."""
 
+OF_SUBSCRIPTION: Final = "@"
+"""Stands between the entity type of an event and the subscription that it is delivered to, as in `account@ledger`."""
+
 SCHEDULES: Final = "@schedules"
 """The name of all schedules where events name an entity type. No entity type has an `@` in its name."""
 
@@ -71,9 +74,35 @@ def type_scope(entity_type: str | None) -> str:
     return f"{_FREE[0] if entity_type is None else entity_type}:{EVERYTHING}"
 
 
-def scope_of(mailbox: str) -> str:
-    """Return the scope of all mailboxes of a mailbox's type."""
-    return f"{_TYPE.split(mailbox, maxsplit=1)[0]}:{EVERYTHING}"
+def subscription_scope(subscription: str) -> str:
+    """Return the scope of all deliveries of a subscription."""
+    return f"{OF_SUBSCRIPTION}{subscription}:{EVERYTHING}"
+
+
+def scopes_of(mailbox: str) -> tuple[str, ...]:
+    """Return the scopes that a mailbox is in, the narrowest first: its own, that of its type, of its subscription, of all."""
+    kind = _TYPE.split(mailbox, maxsplit=1)[0]
+    _, at, subscription = kind.partition(OF_SUBSCRIPTION)
+    wider = (subscription_scope(subscription),) if at else ()
+    return (mailbox, f"{kind}:{EVERYTHING}", *wider, EVERYTHING)
+
+
+def delivered_name(event: str, subscription: str) -> str:
+    """Return the wire name, entity type or id under which a subscription gets what has this one."""
+    return f"{event}{OF_SUBSCRIPTION}{subscription}"
+
+
+def parts_of_delivery(name: str) -> tuple[str, str]:
+    """Return the name of an event and of the subscription that it is delivered to; the latter is empty for a name that is no delivery's."""
+    event, at, subscription = name.rpartition(OF_SUBSCRIPTION)
+    return (event, subscription) if at else (name, "")
+
+
+def shard_key(mailbox: str) -> str:
+    """Return the part of a mailbox's name that decides its shard: the subscription does not, so that all deliveries of an event are on one."""
+    if OF_SUBSCRIPTION not in mailbox or (end := _TYPE.search(mailbox)) is None:
+        return mailbox
+    return mailbox[: end.start()].partition(OF_SUBSCRIPTION)[0] + mailbox[end.start() :]
 
 
 def is_mailbox(field: bytes) -> bool:
@@ -105,6 +134,8 @@ def scope_label(scope: str) -> str:
     kind, colon, rest = scope.partition(":")
     if not colon or rest != EVERYTHING:
         return mailbox_label(scope)
+    if kind.startswith(OF_SUBSCRIPTION):
+        return printable(f"subscription {kind[1:]}")
     return "all without entity" if kind == _FREE[0] else printable(f"all {kind}")
 
 

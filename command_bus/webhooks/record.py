@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Self, cast, get_args
+from dataclasses import dataclass, field, replace
+from typing import Final, get_args
 from urllib.parse import urlsplit
 
 from command_bus.admin.events import CommandEvent, EventKind
@@ -14,7 +13,7 @@ from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.randomness import token
-from command_bus.serialization.stored_fields import stored_fields
+from command_bus.serialization.stored_fields import JsonNote
 from command_bus.transport.mailboxes import SCHEDULES
 from command_bus.transport.records import SENT_KINDS
 from command_bus.webhooks.signing import checked_secret
@@ -29,36 +28,6 @@ _LONGEST_URL: Final = 2_000
 _LONGEST_TIMEOUT: Final = 60.0
 _MOST_SECRETS: Final = 5
 MOST_DELAYS: Final = 30
-
-
-class JsonNote:
-    """A dataclass that is stored as JSON, in a note of the bus."""
-
-    __slots__ = ()
-    fault = ""
-    """The error of bytes that are none."""
-    is_whole = False
-    """Whether fields of a later release must not be left out."""
-
-    def pack(self) -> bytes:
-        """Return its bytes."""
-        return json.dumps(asdict(cast("Any", self)), separators=(",", ":")).encode()
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        """Return the value that these bytes are.
-
-        Raises:
-            InvalidSettings: They are none, or of a later release.
-        """
-        try:
-            values = json.loads(data)
-            known = stored_fields(cls, values)
-            if cls.is_whole and values.keys() - known.keys():
-                raise ValueError("of a later release")
-            return cls(**known)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidSettings(cls.fault) from error
 
 
 @dataclass(frozen=True, slots=True)

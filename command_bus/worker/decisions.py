@@ -48,7 +48,7 @@ from command_bus.serialization.reply import (
 )
 from command_bus.serialization.states import StateCodec
 from command_bus.settings import BusSettings
-from command_bus.transport.mailboxes import stands_in
+from command_bus.transport.mailboxes import OF_SUBSCRIPTION, parts_of_delivery, stands_in
 from command_bus.transport.marks import accepted_ms
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import (
@@ -133,6 +133,7 @@ class Decisions:
         protection: Verifies and decrypts, or None.
         recorded: Gives the mailbox policy that the namespace recorded for an entity type; None where it is not known. By default what the
             settings say.
+        is_gone: Says whether a delivery of this name, accepted at this time, is of a subscription that was removed.
     """
 
     def __init__(
@@ -144,10 +145,11 @@ class Decisions:
         random: Random | None = None,
         protection: Protection | None = None,
         recorded: Callable[[str], MailboxPolicy | None] = lambda _: None,
+        is_gone: Callable[[str, int], bool] = lambda _name, _accepted_ms: False,
     ) -> None:
         self._protection = protection
         self._signatures = None if protection is None else protection.signatures
-        self._recorded = recorded
+        self._recorded, self._is_gone = recorded, is_gone
         self._settings = settings
         self._worker = worker
         self._random = random or JITTER
@@ -172,8 +174,8 @@ class Decisions:
             return self._undecodable(started, error)
         if self._signatures is not None and (fault := self._forgery(self._signatures, started.envelope, envelope, mailbox)):
             return self._forged(started, envelope, fault)
-        if started.attempt <= 1 and not started.replayed and is_late(envelope, started.message, started.now_ms):
-            return self._expired(started, envelope)
+        if (over := self._over(started, envelope)) is not None:
+            return over
         bound = self._bindings.of(envelope.name)
         if bound is None:
             return self._unknown(started, envelope, "no_handler", f"no worker handles {envelope.name!r}")
@@ -452,6 +454,15 @@ class Decisions:
         text = f"bad signature: {fault}"
         left = self._retention.reply_only(envelope, Forged(text, begun=started.had_begun))
         return DeadLetterStep(left, self._letter(started, envelope, "bad_signature", "BadSignature", text), started.entry)
+
+    def _over(self, started: Started, envelope: WireEnvelope) -> Step | None:
+        """Return the end of a command that is not to be run any more; None if it is."""
+        if started.attempt <= 1 and not started.replayed and is_late(envelope, started.message, started.now_ms):
+            return self._expired(started, envelope)
+        if OF_SUBSCRIPTION in envelope.name and self._is_gone(envelope.name, accepted_ms(started.message)):
+            outcome = Cancelled(f"subscription {parts_of_delivery(envelope.name)[1]} was removed", "unsubscribed")
+            return Done(self._retention.settlement(envelope, outcome, "cancelled", started), status="cancelled")
+        return None
 
     def _expired(self, started: Started, envelope: WireEnvelope) -> Step:
         late = started.now_ms - accepted_ms(started.message) - (envelope.ttl_ms or 0)

@@ -18,6 +18,7 @@ from random import Random
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
+from command_bus.messages.event import handles
 from command_bus.serialization.announcements import worker_statuses
 from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, GiveBack, Retry, Started, Step
 
@@ -46,7 +47,7 @@ class OtherWorkers:
                 return True
             live = (each for each in worker_statuses(records) if each.alive)
             self._commands, self._asked = frozenset(name for each in live for name in each.commands), mono()
-        return name in self._commands
+        return handles(self._commands, name)
 
 
 _log = logging.getLogger("command_bus.worker")

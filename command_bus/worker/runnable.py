@@ -15,6 +15,7 @@ from command_bus.errors import InvalidCommand
 from command_bus.handlers.handler import Handler, Invoke, function_handler
 from command_bus.messages.context import Running
 from command_bus.messages.durable import DurableContext
+from command_bus.messages.event import RawEvent
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import Command
@@ -22,10 +23,12 @@ from command_bus.messages.state import HeldState
 from command_bus.sending.follow_ups import FollowUps
 from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, WireEnvelope
 from command_bus.serialization.envelope_options import ATTEMPT_TIMEOUT, CALLERS, DURABLE, RETRY, with_caller
-from command_bus.serialization.limits import reading_limits
+from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.models import MessageCodec, codec_for, decoded
+from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
+from command_bus.transport.mailboxes import parts_of_delivery
 from command_bus.transport.marks import accepted_ms
 from command_bus.transport.steps import (
     Cancellation,
@@ -175,6 +178,8 @@ class Bindings:
             InvalidCommand: It does not match the class, names another entity than the envelope, or a cost is no such.
         """
         payload, spec = self._clear(envelope) if envelope.flags & ENCRYPTED else envelope.payload, bound.handler.spec
+        if bound.handler.message_type is RawEvent:
+            return self._raw_event(envelope, payload)
         if envelope.options or spec.version > 1:
             message = decoded(bound.handler.message_type, payload, envelope.options, self._limits)
         else:
@@ -189,6 +194,24 @@ class Bindings:
                 f"sequenced for entity {envelope.entity_type}:{envelope.entity_id}, but its payload names {spec.entity}:{named}"
             )
         return message
+
+    def _raw_event(self, envelope: WireEnvelope, payload: bytes) -> RawEvent:
+        """Return an event for a handler without its class.
+
+        Raises:
+            InvalidCommand: Its fields cannot be read.
+        """
+        try:
+            fields = unpack(payload, self._limits)
+        except Undecodable as error:
+            raise InvalidCommand(f"its fields cannot be read: {error}") from error
+        return RawEvent.model_construct(
+            name=parts_of_delivery(envelope.name)[0],
+            entity_type=parts_of_delivery(envelope.entity_type or "")[0],
+            id=envelope.entity_id,
+            event_id=parts_of_delivery(envelope.command_id)[0],
+            fields=fields,
+        )
 
     def _clear(self, envelope: WireEnvelope) -> bytes:
         """Decrypt the payload.

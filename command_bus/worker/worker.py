@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from command_bus.clock import checked_seconds, wall_ms
 from command_bus.handlers.injection import check_wired
@@ -35,6 +35,7 @@ from command_bus.session import Session, is_answered
 from command_bus.settings import BusSettings, resolved, unknown_variables
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.ports.worker import WorkerSide, WorkerSideOptions
+from command_bus.worker.built_in import lookup_in
 from command_bus.worker.decisions import Decisions
 from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.entity_run import EntityRun, WorkerState
@@ -427,11 +428,17 @@ def _durable_runs(worker: Worker, session: Session, decisions: Decisions, side: 
 
 def _decisions(worker: Worker, session: Session) -> Decisions:
     """Return the rules of a worker; where there is an observer, it sees each decision."""
-    lookup, observer = worker.registry.lookup, session.observer
-    recorded, protection = session.transport.agreements.recorded, session.protection
+    observer = session.observer
+    arguments = lookup_in(worker.registry), worker.settings
+    named: dict[str, Any] = {
+        "worker": worker.name,
+        "protection": session.protection,
+        "recorded": session.transport.agreements.recorded,
+        "is_gone": worker.bus.sender.subscriptions.is_gone,
+    }
     if observer is None:
-        return Decisions(lookup, worker.settings, worker=worker.name, protection=protection, recorded=recorded)
+        return Decisions(*arguments, **named)
     from command_bus.worker.lifecycle import ObservedDecisions
 
     observer.works(lambda: worker.figures)
-    return ObservedDecisions(observer, lookup, worker.settings, worker=worker.name, protection=protection, recorded=recorded)
+    return ObservedDecisions(observer, *arguments, **named)

@@ -20,7 +20,7 @@ from command_bus.errors import CommandBusError, QueueFull
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import HandlerBus
 from command_bus.messages.handling_policy import HandlingPolicy
-from command_bus.messages.message import Message, MessageSpec, Query, is_internal
+from command_bus.messages.message import Event, Message, MessageSpec, Query, is_internal
 from command_bus.messages.unique import Unique
 from command_bus.middleware import Middleware
 from command_bus.sending.sender import Sender
@@ -44,6 +44,13 @@ class WorkerSchedules(Protocol):
         raise NotImplementedError
 
 
+class WorkerSubscriptions(Protocol):
+    """The part of a bus's `Subscriptions` that a worker needs."""
+
+    async def declare(self, registry: HandlerRegistry, *, only_missing: bool = False) -> None:
+        raise NotImplementedError
+
+
 class WorkerBus(HandlerBus, Protocol):
     """The bus of a worker: a `CommandBus`."""
 
@@ -62,6 +69,11 @@ class WorkerBus(HandlerBus, Protocol):
         raise NotImplementedError
 
     @property
+    def subscriptions(self) -> WorkerSubscriptions:
+        """Who gets the events that are published."""
+        raise NotImplementedError
+
+    @property
     def middleware(self) -> tuple[Middleware, ...]:
         """The middleware around its handlers."""
         raise NotImplementedError
@@ -75,8 +87,8 @@ def describe_commands(registry: HandlerRegistry, settings: BusSettings) -> dict[
     described = {
         handler.spec.name: describe_message(handler.message_type, settings)
         for handler in registry
-        if not is_internal(handler.spec.name)
-    }
+        if not is_internal(handler.spec.name) and handler.declared is None
+    } | {kind.spec().name: describe_message(kind, settings) for kind in registry.messages() if issubclass(kind, Event)}
     return {name: record for name, record in described.items() if record is not None}
 
 
@@ -98,7 +110,7 @@ def describe_command(kind: type[Message[Any]], spec: MessageSpec, policy: Handli
     """Return kind, policies and the schema of the reply."""
     retry = policy.retry
     return {
-        "kind": "query" if issubclass(kind, Query) else "command",
+        "kind": "event" if issubclass(kind, Event) else "query" if issubclass(kind, Query) else "command",
         "reply": reply_schema(spec.reply),
         "policy": {
             "attempts": retry.attempts,
@@ -123,6 +135,8 @@ def _unique(unique: Unique, name: str) -> dict[str, Any]:
 
 
 _log = logging.getLogger("command_bus.worker")
+_EVERY = 60.0
+"""Seconds between two looks for lost subscriptions."""
 _PAUSE = 1.0
 """Seconds between two tries."""
 
@@ -142,6 +156,7 @@ class Declarations:
         self._registry = registry
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     async def write(self) -> None:
         """Write what is not there yet, or in an older revision.
@@ -152,6 +167,9 @@ class Declarations:
         self._loop = asyncio.get_running_loop()
         await self._describe()
         await self._bus.schedules.sync(self._registry)
+        await self._bus.subscriptions.declare(self._registry)
+        if self._registry.subscriptions() and self._looking is None:
+            self._looking = self._loop.create_task(self._look(), name="command_bus.subscriptions")
         await declare_limits(self._bus.session, self._settings, self._registry)
 
     def write_again(self) -> None:
@@ -164,8 +182,17 @@ class Declarations:
             self._task = asyncio.get_running_loop().create_task(self._write_again(), name="command_bus.declarations")
 
     async def stop(self) -> None:
-        """End what `write_again` has begun."""
-        await end_tasks([] if self._task is None else [self._task])
+        """End what `write_again` and `write` have begun."""
+        await end_tasks([each for each in (self._task, self._looking) if each is not None])
+
+    async def _look(self) -> None:
+        """Put subscriptions that the server has lost the records of."""
+        while True:
+            await asyncio.sleep(_EVERY)
+            try:
+                await self._bus.subscriptions.declare(self._registry, only_missing=True)
+            except CommandBusError as error:
+                _log.warning("cannot look for lost subscriptions, trying again: %s", error)
 
     async def _write_again(self) -> None:
         _log.warning("the server has forgotten this worker: it lost its data, or the namespace was deleted. Declares all again")

@@ -115,6 +115,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("xrevrange", "ready"),
         *_SENDING,  # handlers send, too
         *_FIGURES,
+        ("hget hgetall hset hdel", "notes:subscriptions"),  # it puts what it declares, and its handlers publish
         ("client|unblock script|exists", ""),  # to end its own blocked read when it stops; to see that scripts are lost
         ("xgroup|delconsumer xinfo|consumers xreadgroup xpending xclaim xack xdel xtrim xlen xrange", "ready"),
         ("hdel hexists hscan hgetall hkeys", "active"),
@@ -190,10 +191,12 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         *_KEEPING,
         ("xrevrange", "history dead"),
         ("xadd xrevrange", "audit trends"),
+        ("hget hgetall hset hdel", "notes:subscriptions"),
     ),
 }
 
 _READING: Final = (("hmget hscan", "states"),)
+_PUBLISHING: Final = (("hgetall", "notes:subscriptions"),)
 _PRUNING: Final = (("xrange xdel", "dead"),)
 _TELLING: Final = (("incrby pexpire", "hints*"),)
 _HEARING: Final = (("get decr", "hints*"),)
@@ -229,6 +232,7 @@ def acl_lines(
     notifies: bool = False,
     webhooks: bool = False,
     reads_states: bool = False,
+    publishes: bool = False,
 ) -> list[str]:
     """Return the `ACL SETUSER` command that makes a user of this role, as one line per user; an application has one user for each role.
 
@@ -252,6 +256,7 @@ def acl_lines(
             workers), and listen there and consume hints (workers, operators, owners).
         webhooks: Whether a worker may deliver webhooks, and an operator or owner put them. Their records have the secrets.
         reads_states: Whether a producer or pipeline may read the states of entities. The others always may.
+        publishes: Whether a producer, relay or pipeline may publish events: it may read which subscriptions there are. The others always may.
 
     Raises:
         InvalidSettings: A name or password cannot be written in such a line.
@@ -275,6 +280,7 @@ def acl_lines(
         *(_notices(role) if notifies else ()),
         *(_WEBHOOKS if webhooks and role in _HEAR else ()),
         *(_READING if reads_states and role in ("producer", "pipeline") else ()),
+        *(_PUBLISHING if publishes and role in ("producer", "relay", "pipeline") else ()),
     )
     head = ["ACL", "SETUSER", name, "reset", *((f">{password}", "on") if password else ("off",)), "resetchannels", "-@all"]
     if notifies:
@@ -360,7 +366,9 @@ def _channel_commands(role: Role) -> str:
 def _patterns(namespace: str, names: str) -> Iterable[str]:
     """Return the patterns of keys, in every shard. A namespace has no characters that mean something in a pattern."""
     keys = ShardKeys(namespace, "*")
-    return [f"~{getattr(keys, name.removesuffix('*'))}{'*' if name.endswith('*') else ''}" for name in names.split()]
+    parts = [name.removesuffix("*").partition(":") for name in names.split()]
+    ends = ["*" if name.endswith("*") else "" for name in names.split()]
+    return [f"~{getattr(keys, name)}{one}{end}" for (name, _, one), end in zip(parts, ends, strict=True)]
 
 
 def _allowed(commands: str) -> list[str]:

@@ -15,10 +15,11 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from command_bus.errors import UnsuitableServer
 from command_bus.tasks import end_tasks
 from command_bus.transport.ports.extensions import Channels, Notes, Subscriptions
 from command_bus.transport.redis.connection.connections import Connections
-from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
+from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, is_not_permitted, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.keys import KeySpace
@@ -190,7 +191,15 @@ class RedisNotes(RetryingRequests, Notes):
 
     async def all(self, book: str) -> dict[str, bytes]:
         shard = self._keys.shards[0]
-        found: dict[bytes, bytes] = await self._ask(shard, lambda client: client.hgetall(shard.notes + book))
+        try:
+            found: dict[bytes, bytes] = await self._ask(shard, lambda client: client.hgetall(shard.notes + book))
+        except UnsuitableServer as error:
+            if is_not_permitted(error) and book == "subscriptions":
+                raise UnsuitableServer(
+                    "publishing needs the right to read which subscriptions there are, and this user has not got it: give it the line that "
+                    "acl_lines(…, publishes=True) of command_bus.transport.redis.acl makes"
+                ) from error
+            raise
         return {name.decode(errors="backslashreplace"): record for name, record in sorted(found.items())}
 
     async def change(self, book: str, name: str, before: bytes | None, after: bytes | None) -> bool:

@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 
 from command_bus.serialization.odd_values import stored_ms, stored_number, stored_text
 from command_bus.transport.flows import Flow, flow_of_record, parse_flow
-from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, scope_of
+from command_bus.transport.mailboxes import is_mailbox, scopes_of
 from command_bus.transport.records import EntityCondition, HoldInfo, MailboxHead, StoredEntity
 from command_bus.transport.redis.admin.holds import PAUSE_END, parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -158,7 +158,7 @@ class RedisEntities(RetryingRequests):
 
     async def look_at(self, keys: ShardKeys, texts: list[str]) -> list[StoredEntity]:
         """Return mailboxes of a shard, with or without work. One round trip, or two if something is paused."""
-        wide = [*dict.fromkeys(map(scope_of, texts)), EVERYTHING]
+        wide = [*dict.fromkeys(scope for text in texts for scope in scopes_of(text)[1:])]
 
         async def read(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
@@ -204,7 +204,7 @@ def surveyed(
     fields = parse_record(record)
     snoozes = fields.snoozes_of(head.decode(errors="replace"))
     shown = "snoozed" if fields.state == RETRYING and snoozes.waits else _STATES.get(fields.state, "waiting")
-    found = [holds[scope] for scope in (mailbox, scope_of(mailbox), EVERYTHING) if scope in holds]
+    found = [holds[scope] for scope in scopes_of(mailbox) if scope in holds]
     paused = next((hold for hold in found if hold.mode == "paused"), None)
     if shown != "running" and parked is not None:
         shown = "parked"

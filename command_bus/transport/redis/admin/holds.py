@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from command_bus.messages.message import is_entity_type
 from command_bus.serialization.odd_values import stored_number, stored_text
-from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, mailbox_parts, scope_label, scope_of, type_scope
+from command_bus.transport.mailboxes import EVERYTHING, is_mailbox, is_wide, mailbox_parts, scope_label, scopes_of, type_scope
 from command_bus.transport.records import HoldInfo, Mode
 from command_bus.transport.redis.admin.type_records import HELD, MAILBOXES
 from command_bus.transport.redis.connection.retrying import RetryingRequests
@@ -107,13 +107,16 @@ class RedisHolds(RetryingRequests):
 
     async def types(self) -> list[str]:
         """Return all entity types that this namespace has seen."""
+        return sorted(filter(is_entity_type, await self._names()))  # other names are invalid
+
+    async def _names(self) -> set[str]:
         first = self._keys.shards[0]
         meta: dict[bytes, bytes] = await self._ask(first, lambda client, key: client.hgetall(key), first.meta)
-        names = {name.partition(b":")[2].decode(errors="replace") for name in meta if name.startswith((MAILBOXES, HELD))}
-        return sorted(filter(is_entity_type, names))  # other names are invalid
+        return {name.partition(b":")[2].decode(errors="replace") for name in meta if name.startswith((MAILBOXES, HELD))}
 
     async def _known(self) -> list[str]:
-        return [EVERYTHING, type_scope(None), *(type_scope(name) for name in await self.types())]
+        names = sorted(name for name in await self._names() if is_entity_type(name) or is_entity_type(name.removeprefix("@")))
+        return [EVERYTHING, type_scope(None), *map(type_scope, names)]
 
     async def _operate(self, verb: Verb, scope: str, reason: str, until_ms: int | None = None) -> bool:
         shards = self._keys.shards if is_wide(scope) else (self._keys_of(scope),)
@@ -139,7 +142,7 @@ class RedisHolds(RetryingRequests):
         """Wake the mailboxes that were set aside. They stay until they are woken, so a scan finds them all."""
         async for page in self._hash_pages(shard, shard.active, _PAGE):
             names = [stored_text(name) for name, state in page.items() if state.startswith(b"s|") and is_mailbox(name)]
-            names = [name for name in names if scope in (EVERYTHING, scope_of(name))]
+            names = [name for name in names if scope in scopes_of(name)]
             if names:
                 await self._step(shard, "wake", scope, "", names)
 

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from command_bus.serialization.odd_values import stored_ms, stored_number
-from command_bus.transport.mailboxes import EVERYTHING, scope_of
+from command_bus.transport.mailboxes import scopes_of
 from command_bus.transport.ports.sender import CommandLocator
 from command_bus.transport.records import CommandLocation, HoldInfo
 from command_bus.transport.redis.admin.entities import surveyed
@@ -50,7 +50,7 @@ class RedisLocator(RetryingRequests, CommandLocator):
             if number is None
             else await self._ask_once(keys, lambda client: client.zscore(keys.due, delayed_member(number, command_id)))
         )
-        scopes = (mailbox, scope_of(mailbox), EVERYTHING)
+        scopes = scopes_of(mailbox)
         holds = {scope: parse_hold(scope, value) for scope, value in zip(scopes, paused or (), strict=False) if value is not None}
         return CommandLocation(
             entity=surveyed(
@@ -87,7 +87,7 @@ class RedisLocator(RetryingRequests, CommandLocator):
 async def _look(client: Redis, keys: ShardKeys, mailbox: str, command_id: str) -> Any:
     pipeline = client.pipeline(transaction=False)
     pipeline.hget(keys.active, mailbox)
-    pipeline.hmget(keys.paused, [mailbox, scope_of(mailbox), EVERYTHING])
+    pipeline.hmget(keys.paused, scopes_of(mailbox))
     pipeline.hget(keys.delayed_counts, mailbox)
     pipeline.xlen(keys.mailbox(mailbox))
     pipeline.get(keys.mark(command_id))

@@ -11,7 +11,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.serialization.odd_values import stored_number, stored_text
-from command_bus.transport.mailboxes import EVERYTHING, envelope_in, is_mailbox, message_order, scope_of
+from command_bus.transport.mailboxes import envelope_in, is_mailbox, message_order, scopes_of
 from command_bus.transport.ports.operator import Mailboxes
 from command_bus.transport.records import Contents, StoredEntity, WaitingEntry
 from command_bus.transport.redis.admin.entities import RedisEntities
@@ -241,10 +241,7 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
             wanted = [
                 (key, stander)
                 for key, stander in page
-                if key > after
-                and key.count(":") > 1
-                and (last is None or key < last)
-                and scope in (EVERYTHING, scope_of(mailbox_of_key(key)))
+                if key > after and key.count(":") > 1 and (last is None or key < last) and scope in scopes_of(mailbox_of_key(key))
             ]
             best |= {each.key: each for each in await self._ask_once(keys, held_among, keys, wanted)}
             best = {key: best[key] for key in sorted(best)[:limit]}
