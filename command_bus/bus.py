@@ -37,6 +37,7 @@ from command_bus.notifications.notifications import Notifications
 from command_bus.notifications.notifier import Notifier
 from command_bus.observer import Observer
 from command_bus.scheduling.schedules import Schedules
+from command_bus.sending.envelope_builder import of_event
 from command_bus.sending.sender import Sender
 from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.session import Clients, ServerState, Session, TransportOpener
@@ -320,7 +321,7 @@ class CommandBus:
             TransportUnavailable: The server did not answer in time.
             BusClosed: The bus is not open.
         """
-        return await self.sender.publish(event, options)
+        return await self.sender.publish(self.sender.builder.event(event, options))
 
     async def publish_raw(
         self,
@@ -333,7 +334,8 @@ class CommandBus:
         **options: Unpack[PublishOptions],
     ) -> Published:
         """Publish without the event's class: handlers of its class validate the fields. The options are those of `publish`."""
-        return await self.sender.publish_raw(entity_type, entity_id, name, fields, version, options)
+        builder = self.sender.builder
+        return await self.sender.publish(builder.raw(entity_type, entity_id, name, fields, version, of_event(options)))
 
     async def call(
         self,

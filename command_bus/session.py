@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
 from command_bus.errors import BusClosed, CommandBusError, InvalidSettings, UnsuitableServer, WrongEventLoop
+from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.notifications.notifications import Notifications
 from command_bus.observer import Observer, ReportingProducer, announced, observed, outward_of
 from command_bus.serialization.limits import PayloadLimits, reading_limits
@@ -48,6 +49,10 @@ class SessionHook(Protocol):
 
     async def awaited(self, result: Awaitable[Any]) -> Any:
         """Await a result for a caller."""
+        ...
+
+    async def publishing(self, session: Session, event: OutgoingMessage) -> None:
+        """Prepare a session that is about to publish an event."""
         ...
 
 

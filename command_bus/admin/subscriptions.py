@@ -7,7 +7,7 @@ their code declares as they start. See `sending/publishing.py` for how a publish
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -18,19 +18,14 @@ from command_bus.admin.fleet import Fleet
 from command_bus.errors import EntityTypeInUse, InvalidSettings, UnknownSubscription
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.event import checked_pattern, checked_subscription
-from command_bus.messages.policies import Delivery
-from command_bus.sending.publishing import BOOK, FRESH, SubscriptionRecord, SubscriptionTable
+from command_bus.messages.policies import Delivery, parts_of_delivery
+from command_bus.sending.publishing import FRESH, SubscriptionRecord, SubscriptionTable
 from command_bus.session import OnSession, Session
 from command_bus.spelling import several_names
-from command_bus.transport.mailboxes import parts_of_delivery, subscription_scope, type_of
+from command_bus.transport.mailboxes import subscription_scope, type_of
 
-MOST: Final = 200
-"""Subscriptions of a namespace: each is a command for each event that it is for."""
 _SETTLES: Final = FRESH + 0.5
 """Seconds after which no publisher uses an older table."""
-_GONE_MS: Final = 7 * 86_400_000
-"""Milliseconds for which it is remembered that a subscription was removed."""
-_TRIES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +40,7 @@ class SubscriptionInfo:
         since_ms: When it was put first.
         paused: Why it is paused or drained as a whole; None: it is not.
         waiting: Deliveries that are not settled.
-        entities: Entities that these are of.
+        entities: The number of lines in which these stand.
         parked: Entities that wait for a decision about a dead letter.
         oldest_ms: When the oldest of these deliveries was accepted; None: there is none.
         workers: Names of the live workers that handle any of it.
@@ -144,32 +139,9 @@ class Subscriptions(OnSession):
         if not names or type(revision) is not int or revision < 1:
             raise InvalidSettings("a subscription has the name of an event at least, and a revision of at least 1")
         wanted = SubscriptionRecord(names, delivery == "at_most_once", revision, await self._transport.notes.now_ms())
-        changed = await self._put(checked_subscription(name), wanted)
+        changed = await self._table.put(checked_subscription(name), wanted)
         await asyncio.sleep(_SETTLES)
         return changed
-
-    async def declare(self, registry: HandlerRegistry, *, only_missing: bool = False) -> None:
-        """Put the subscriptions of a registry, without waiting until that holds everywhere.
-
-        Args:
-            registry: Has their handlers.
-            only_missing: Leave those that there is a record of, also of their removal.
-
-        Raises:
-            InvalidSettings: There are 200 already.
-            TransportUnavailable: The server cannot be reached.
-        """
-        declared = registry.subscriptions()
-        if not declared:
-            return
-        await self._table.refresh(0.0)
-        now_ms = await self._transport.notes.now_ms()
-        for name, handlers in declared.items():
-            parts = [handler.declared for handler in handlers if handler.declared is not None]
-            events, revision = tuple(sorted(each.pattern for each in parts)), max(each.revision for each in parts)
-            known = self._table.records.get(name)
-            if known is None or not only_missing:
-                await self._put(name, SubscriptionRecord(events, handlers[0].spec.delivery == "at_most_once", revision, now_ms))
 
     async def sync(self, registry: HandlerRegistry, *, prune: bool = False) -> tuple[str, ...]:
         """Put the subscriptions of a registry; with `prune` remove all others. Return the names of those that were removed.
@@ -178,7 +150,7 @@ class Subscriptions(OnSession):
             InvalidSettings: As `put`.
             TransportUnavailable: As `put`.
         """
-        await self.declare(registry)
+        await self._table.declare(registry)
         await asyncio.sleep(_SETTLES)
         await self._table.refresh(0.0)
         others = set(self._table.records) - set(registry.subscriptions()) if prune else set[str]()
@@ -202,7 +174,7 @@ class Subscriptions(OnSession):
             return known if known.gone_ms else replace(known, gone_ms=now_ms)
 
         await self._table.refresh(0.0)
-        await self._change(checked_subscription(name), gone)
+        await self._table.change(checked_subscription(name), gone)
         await asyncio.sleep(_SETTLES)
         lines = self._lines(name)
         removed = await lines.purge()
@@ -242,48 +214,6 @@ class Subscriptions(OnSession):
 
     def _lines(self, name: str) -> Entities:
         return Entities(self._session, subscription_scope(name))
-
-    async def _put(self, name: str, wanted: SubscriptionRecord) -> bool:
-        """Write a record, unless one of a later revision is there; return whether it changed."""
-
-        def change(known: SubscriptionRecord | None) -> SubscriptionRecord | None:
-            if known is None or known.gone_ms:
-                return wanted
-            return known if known.revision > wanted.revision else replace(wanted, since_ms=known.since_ms)
-
-        live = [each for each, record in self._table.records.items() if not record.gone_ms and each != name]
-        if len(live) >= MOST:
-            raise InvalidSettings(
-                f"{MOST} subscriptions are there, which is the most: each is a command for each event that it is for"
-            )
-        return await self._change(name, change)
-
-    async def _change(self, name: str, change: Callable[[SubscriptionRecord | None], SubscriptionRecord | None]) -> bool:
-        """Change a record, also while others do; return whether it is another now. Forget what was removed long ago."""
-        notes = self._transport.notes
-        for _ in range(_TRIES):
-            before = await notes.read(BOOK, name)
-            known = None if before is None else _readable(before)
-            after = change(known)
-            if after == known or await notes.change(BOOK, name, before, None if after is None else after.pack()):
-                await self._forget_old()
-                self._table.forget()
-                return after != known
-        raise InvalidSettings(f"subscription {name!r} is changed by others again and again: try it once more")
-
-    async def _forget_old(self) -> None:
-        notes, now_ms = self._transport.notes, await self._transport.notes.now_ms()
-        for name, record in self._table.records.items():
-            if record.gone_ms and now_ms - record.gone_ms > _GONE_MS and (data := await notes.read(BOOK, name)) == record.pack():
-                await notes.change(BOOK, name, data, None)
-
-
-def _readable(data: bytes) -> SubscriptionRecord | None:
-    """Return a record; None if it cannot be read: then it is written again."""
-    try:
-        return SubscriptionRecord.unpack(data)
-    except InvalidSettings:
-        return None
 
 
 def _info(name: str, record: SubscriptionRecord) -> SubscriptionInfo:

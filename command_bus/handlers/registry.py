@@ -50,11 +50,11 @@ from command_bus.messages.event import (
     matcher,
 )
 from command_bus.messages.message import MOST_VERSION, Event, Message, is_internal, policy_faults
+from command_bus.messages.policies import delivered_name, parts_of_delivery
 from command_bus.messages.schedule_declarations import DeclaredSchedule, ScheduleOptions
 from command_bus.messages.schedule_specs import Cron, Every, SchedulePolicy
 from command_bus.messages.state import check_defaults
 from command_bus.spelling import check_names, shown
-from command_bus.transport.mailboxes import delivered_name, parts_of_delivery
 
 _MARK = "__command_bus_handles__"
 _MOST_IN_BATCH, _MOST_IN_RUN = 10_000, 256

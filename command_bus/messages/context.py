@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 from command_bus.clock import mono
 from command_bus.errors import HandlerOver
+from command_bus.messages.policies import parts_of_delivery
 from command_bus.messages.reports import Reports, checked_share, checked_text
-from command_bus.transport.mailboxes import parts_of_delivery
 
 if TYPE_CHECKING:
     from command_bus.messages.event import EventOptions

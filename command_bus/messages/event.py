@@ -10,13 +10,14 @@ from uuid import UUID
 
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import Command, Message, checked_id
-from command_bus.messages.policies import Delivery, OnPoison, Priority
+from command_bus.messages.policies import Delivery, OnPoison, Priority, parts_of_delivery
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.spelling import shown
-from command_bus.transport.mailboxes import OF_SUBSCRIPTION, SCHEDULES, parts_of_delivery
 
 MOST_ID_BYTES: Final = 400
 """Bytes of an event id: the ids of its deliveries have the subscription's name behind it."""
+_TAKEN: Final = "schedules"
+"""Who watches events asks by `@schedules` for those of schedules."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:/*-]{1,200}")
 
@@ -47,7 +48,7 @@ class Publish(Command[None], name="command_bus.Publish"):
     """The command that publishes an event, for what sends commands only: a schedule, an outbox. Its id is the event's.
 
     Attributes:
-        event: The event's wire name.
+        event: Wire name of what is published.
         payload: Its packed fields.
         options: What its envelope says beside, by letter.
         priority: As its class or its sender says.
@@ -90,7 +91,7 @@ class PublishOptions(EventOptions, total=False):
 
 
 class SubscriptionOptions(TypedDict, total=False):
-    """What a subscription says of its deliveries, as a class says it of its commands; see `subscribes`."""
+    """Options of a subscription: what it says of its deliveries, as a class says it of its commands; see `subscribes`."""
 
     retry: RetryPolicy | None
     delivery: Delivery | None
@@ -131,9 +132,9 @@ def checked_subscription(name: str) -> str:
     Raises:
         InvalidSettings: It cannot be one.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or OF_SUBSCRIPTION + name == SCHEDULES:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name == _TAKEN:
         raise InvalidSettings(
-            f"subscription {shown(name)} must have 1 to 64 letters, digits, '_', '.' and '-', and not be 'schedules'"
+            f"subscription {shown(name)} must have 1 to 64 letters, digits, '_', '.' and '-', and not be {_TAKEN!r}"
         )
     return name
 

@@ -132,3 +132,18 @@ class EntityPolicy:
             "entity" not in scopes or not isinstance(self.mailbox, Lanes),
             "EntityPolicy(limits=…): entities that share lanes have no limit of their own; take scope='type'",
         )
+
+
+OF_SUBSCRIPTION: Final = "@"
+"""Stands between the entity type of an event and the subscription that it is delivered to, as in `account@ledger`."""
+
+
+def delivered_name(event: str, subscription: str) -> str:
+    """Return the wire name, entity type or id under which a subscription gets what has this one."""
+    return f"{event}{OF_SUBSCRIPTION}{subscription}"
+
+
+def parts_of_delivery(name: str) -> tuple[str, str]:
+    """Return the name of an event and of the subscription that it is delivered to; the latter is empty for a name that is no delivery's."""
+    event, at, subscription = name.rpartition(OF_SUBSCRIPTION)
+    return (event, subscription) if at else (name, "")

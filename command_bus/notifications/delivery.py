@@ -227,6 +227,12 @@ class Notices(Listener[Notice]):
         self._notices.append(notice)
         self._come.set()
 
+    def wake(self) -> None:
+        """Yield a notice that others may have been missed, to who listens to what was published: of the rest there are records."""
+        for topic in self.topics:
+            if topic.kind == "published":
+                self.offer(Notice(topic.kind, None if topic.entity_type == ALL_TYPES else topic.entity_type, missed=True))
+
     def _waiting(self) -> int:
         return len(self._notices)
 

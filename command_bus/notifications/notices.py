@@ -9,8 +9,9 @@ from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from command_bus.errors import InvalidSettings
 
-NoticeKind = Literal["work", "settled", "lease_lost"]
-"""`work`: a type has new work. `settled`: a command was settled. `lease_lost`: a worker lost an entity while a handler ran."""
+NoticeKind = Literal["work", "settled", "lease_lost", "published"]
+"""`work`: a type has new work. `settled`: a command was settled. `lease_lost`: a worker lost an entity while a handler ran. `published`: an event
+was published."""
 
 ALL_TYPES: Final = "*"
 """Stands for every entity type in a topic. No entity type has a `*` in its name."""
@@ -40,12 +41,13 @@ class Notice:
     Attributes:
         kind: What.
         entity_type: Type of the entity; None without one.
-        entity_id: Id of the entity (`settled`, `lease_lost`); None without one, or where it is not known.
-        command_id: Id of the command (`settled`, `lease_lost`); empty where it is not known.
+        entity_id: Id of the entity (of all but `work`); None without one, or where it is not known.
+        command_id: Id of the command or event; empty where it is not known.
         name: Its wire name; empty where it is not known.
         status: `completed`, `rejected`, `expired`, `cancelled`, `dead_lettered` or `parked` (`settled`); else empty.
         worker: That tells it (`lease_lost`); else empty.
         commands: How many new commands (`work`); else 0.
+        missed: Whether it tells only that others of its topic may have been missed (`published`): forget what you know by them.
     """
 
     kind: NoticeKind
@@ -56,6 +58,7 @@ class Notice:
     status: str = ""
     worker: str = ""
     commands: int = 0
+    missed: bool = False
 
 
 def checked_kinds(kinds: Collection[str]) -> frozenset[NoticeKind]:

@@ -107,7 +107,7 @@ class Notifications:
     ) -> AbstractAsyncContextManager[AsyncIterator[str | None]]: ...
     @overload
     def listen(
-        self, kind: Literal["settled", "lease_lost"], *, types: Collection[str | None] = ()
+        self, kind: Literal["settled", "lease_lost", "published"], *, types: Collection[str | None] = ()
     ) -> AbstractAsyncContextManager[AsyncIterator[Notice]]: ...
     def listen(self, kind: NoticeKind, *, types: Collection[str | None] = ()) -> Any:
         """Listen, while the `async with` is open, to what buses of this namespace tell; entering it subscribes, or joins who is subscribed.

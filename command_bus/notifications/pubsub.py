@@ -18,7 +18,7 @@ class RedisNotifier:
     """A `Notifier` by pub/sub of the bus's server: one server, a primary behind Sentinels, or a Redis Cluster.
 
     Args:
-        kinds: Notices that are sent; `settled` costs a message for each command, so it is sent only if it is named.
+        kinds: Notices that are sent; `settled` and `published` cost a message for each, so they are sent only if they are named.
         hint_ttl: Seconds after which a hint to which nothing was added is forgotten.
 
     Raises:

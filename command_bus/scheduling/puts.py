@@ -27,6 +27,7 @@ from command_bus.scheduling.planning import first_tick
 from command_bus.scheduling.predecessors import ExportedSchedule, imported, line_of, read_line
 from command_bus.scheduling.record import ScheduleRecord
 from command_bus.scheduling.templates import BadTemplate, ForeignTemplate
+from command_bus.sending.envelope_builder import sendable
 from command_bus.sending.sender import Sender
 from command_bus.serialization.envelope import AT_MOST_ONCE, WireEnvelope
 from command_bus.serialization.equality import NotPlain, canonical
@@ -135,7 +136,7 @@ class SchedulePuts:
         """
         if declared.command is None:
             raise InvalidSettings(f"the schedule {declared.name!r} has no command")
-        return await self.draft(declared, self.sender.builder.sendable(declared.command, {"command_id": declared.name}))
+        return await self.draft(declared, sendable(self.sender.builder, declared.command, {"command_id": declared.name}))
 
     async def put(self, draft: ScheduleRecord, kind: Kind) -> tuple[ScheduleRecord, bool]:
         """Put a schedule; return it, and whether something has changed.

@@ -24,6 +24,7 @@ from command_bus.scheduling.firing import ScheduleFiring
 from command_bus.scheduling.info import REMOVED, ImportReport, ScheduleInfo, SyncReport, altered, info_of
 from command_bus.scheduling.puts import ScheduleMoves, SchedulePuts, contended
 from command_bus.scheduling.record import ScheduleRecord, firing_id
+from command_bus.sending.envelope_builder import sendable
 from command_bus.sending.sender import Sender
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.reply import unpack_reply
@@ -79,7 +80,7 @@ class Schedules(OnSession):
         """
         policy, sending = split_options(options)
         declared = DeclaredSchedule(name, command, spec, policy, 0)
-        return await self._put_by_hand(declared, self._sender.builder.sendable(command, {"command_id": name, **sending}))
+        return await self._put_by_hand(declared, sendable(self._sender.builder, command, {"command_id": name, **sending}))
 
     async def put_raw(
         self,

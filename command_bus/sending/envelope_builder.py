@@ -28,7 +28,7 @@ from command_bus.messages.message import (
 )
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
-from command_bus.messages.policies import Lanes, MailboxPolicy, Priority
+from command_bus.messages.policies import Lanes, MailboxPolicy, Priority, delivered_name
 from command_bus.messages.upcasting import checked_version
 from command_bus.sending.call_progress import check_running
 from command_bus.sending.options import compresses, give, new_command_id
@@ -42,7 +42,7 @@ from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.spelling import check_names
 from command_bus.transport.flows import envelope_flow, flow_of, tenant_of
-from command_bus.transport.mailboxes import delivered_name, free_mailbox, is_plain_id, mailbox_name
+from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_name
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from command_bus.transport.unique_keys import UniqueSubmission, stander_of
 
@@ -165,20 +165,6 @@ class EnvelopeBuilder:
         if spec.fair_by is not None:
             out.tenant = tenant_of(getattr(event, spec.fair_by, None))
         return give(out, of_event(options or {}), self._settings.history_of(spec, spec.entity))
-
-    def sendable(self, message: Message[Any], options: DispatchOptions = _NONE) -> OutgoingMessage:
-        """Return a message for what sends commands only: an event becomes the command that publishes it."""
-        return self.publishing(message, options) if isinstance(message, Event) else self.outgoing(message, options)
-
-    def publishing(self, event: Event, options: DispatchOptions) -> OutgoingMessage:
-        """Return the command that publishes an event: it stands in a line of the event's entity, so that these keep their order."""
-        inner = self.event(event)
-        wrapped = Publish(
-            event=inner.name, payload=inner.payload, options=inner.options, priority=inner.priority, tenant=inner.tenant
-        )
-        out = message_of(Publish.spec(), inner.entity_id, codec_for(Publish).encode(wrapped, self.limits), at_most_once=False)
-        out.entity_type, out.priority, out.tenant = delivered_name(inner.entity_type or "", ""), inner.priority, inner.tenant
-        return give(out, options, None)
 
     def raw(
         self,
@@ -395,3 +381,23 @@ class EnvelopeBuilder:
 
 def _left_ms(deadline: float) -> int:
     return max(1, int((deadline - mono()) * 1000))
+
+
+def sendable(builder: EnvelopeBuilder, message: Message[Any], options: DispatchOptions) -> OutgoingMessage:
+    """Return a message for what sends commands only: an event becomes the command that publishes it.
+
+    That stands in a line of the event's entity, so that the events of one keep their order.
+
+    Raises:
+        InvalidCommand: As `EnvelopeBuilder.outgoing`.
+    """
+    if not isinstance(message, Event):
+        return builder.outgoing(message, options)
+    event = builder.event(message)
+    wrapped = Publish(
+        event=event.name, payload=event.payload, options=event.options, priority=event.priority, tenant=event.tenant
+    )
+    payload = codec_for(Publish).encode(wrapped, builder.limits)
+    out = message_of(Publish.spec(), event.entity_id, payload, at_most_once=False)
+    out.entity_type, out.priority, out.tenant = delivered_name(event.entity_type or "", ""), event.priority, event.tenant
+    return give(out, options, None)

@@ -160,6 +160,8 @@ class FollowUps(Outbox):
         self._bytes = 0
         self.together: Sequence[FollowUps] = (self,)
         """Those of the commands that are settled with this one: one script takes them all."""
+        self.published: tuple[tuple[str | None, str | None, str, str], ...] = ()
+        """The events that are sent with the settlement, as a `Settlement` names them."""
 
     def add(self, command: Message[Any], *, always: bool, **options: Unpack[DispatchOptions]) -> str:
         out = self._builder.outgoing(command, options)
@@ -232,8 +234,10 @@ class FollowUps(Outbox):
             CommandBusError: An entity type has other mailboxes there, or middleware refuses.
         """
         going = [item for item in self._items if completed or item.always]
-        if any(item.is_event for item in going):
-            await while_away(self._subscriptions.refresh)
+        events = [item.out for item in going if item.is_event]
+        if events:
+            await while_away(partial(self._subscriptions.begin, *events))
+        self.published = tuple([(out.entity_type, out.entity_id, out.command_id, out.name) for out in events])
         sent = [out for item in going for out in (self._subscriptions.deliveries(item.out) if item.is_event else (item.out,))]
         return tuple([await self._built(out) for out in sent])
 

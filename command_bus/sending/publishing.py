@@ -7,25 +7,31 @@ a moment later than that, so what is published after it uses no older table.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from command_bus.clock import mono, wall_ms
 from command_bus.errors import CommandBusError, InvalidSettings, PublishedInPart, TransportUnavailable
+from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.event import Published, matcher
 from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.messages.policies import delivered_name, parts_of_delivery
 from command_bus.messages.receipts import BatchOutcome
 from command_bus.serialization.odd_values import pass_over
 from command_bus.serialization.stored_fields import JsonNote
 from command_bus.session import Session, SessionPart
 from command_bus.tasks import end_tasks
-from command_bus.transport.mailboxes import delivered_name, parts_of_delivery
 
 BOOK: Final = "subscriptions"
 FRESH: Final = 1.0
 """Seconds for which a table is used, from when it was asked for."""
+MOST: Final = 200
+"""Subscriptions of a namespace: each is a command for each event that it is for."""
+_GONE_MS: Final = 7 * 86_400_000
+"""Milliseconds for which it is remembered that a subscription was removed."""
+_TRIES: Final = 20
 _FORGOTTEN: Final = 60.0
 _SKEW_MS: Final = 5_000
 """Milliseconds by which the clocks of workers and servers may differ."""
@@ -82,6 +88,17 @@ class SubscriptionTable(SessionPart):
         """Read them before the next event."""
         self._asked = -1e18
 
+    async def begin(self, *events: OutgoingMessage) -> None:
+        """Read the subscriptions, if need be, for events that are published now.
+
+        Raises:
+            CommandBusError: They cannot be read.
+        """
+        if (hook := self._session.active_hook) is not None:
+            for event in events:
+                await hook.publishing(self._session, event)
+        await self.refresh()
+
     async def refresh(self, age: float = FRESH) -> None:
         """Read the subscriptions, unless they were asked for within so many seconds.
 
@@ -102,6 +119,63 @@ class SubscriptionTable(SessionPart):
             if found != self.records:
                 self.records, self._matching = found, {}
             self._asked, self._asked_ms = asked, asked_ms
+
+    async def declare(self, registry: HandlerRegistry, *, only_missing: bool = False) -> None:
+        """Put the subscriptions of a registry, without waiting until that holds everywhere.
+
+        Args:
+            registry: Has their handlers.
+            only_missing: Leave those that there is a record of, also of their removal.
+
+        Raises:
+            InvalidSettings: There are 200 already.
+            TransportUnavailable: The server cannot be reached.
+        """
+        declared = registry.subscriptions()
+        if not declared:
+            return
+        await self.refresh(0.0)
+        now_ms = await self._session.transport.notes.now_ms()
+        for name, handlers in declared.items():
+            parts = [handler.declared for handler in handlers if handler.declared is not None]
+            events, revision = tuple(sorted(each.pattern for each in parts)), max(each.revision for each in parts)
+            known = self.records.get(name)
+            if known is None or not only_missing:
+                await self.put(name, SubscriptionRecord(events, handlers[0].spec.delivery == "at_most_once", revision, now_ms))
+
+    async def put(self, name: str, wanted: SubscriptionRecord) -> bool:
+        """Write a record, unless one of a later revision is there; return whether it changed."""
+
+        def change(known: SubscriptionRecord | None) -> SubscriptionRecord | None:
+            if known is None or known.gone_ms:
+                return wanted
+            return known if known.revision > wanted.revision else replace(wanted, since_ms=known.since_ms)
+
+        live = [each for each, record in self.records.items() if not record.gone_ms and each != name]
+        if len(live) >= MOST:
+            raise InvalidSettings(
+                f"{MOST} subscriptions are there, which is the most: each is a command for each event that it is for"
+            )
+        return await self.change(name, change)
+
+    async def change(self, name: str, change: Callable[[SubscriptionRecord | None], SubscriptionRecord | None]) -> bool:
+        """Change a record, also while others do; return whether it is another now. Forget what was removed long ago."""
+        notes = self._session.transport.notes
+        for _ in range(_TRIES):
+            before = await notes.read(BOOK, name)
+            known = None if before is None else _readable(before)
+            after = change(known)
+            if after == known or await notes.change(BOOK, name, before, None if after is None else after.pack()):
+                await self._forget_old()
+                self.forget()
+                return after != known
+        raise InvalidSettings(f"subscription {name!r} is changed by others again and again: try it once more")
+
+    async def _forget_old(self) -> None:
+        notes, now_ms = self._session.transport.notes, await self._session.transport.notes.now_ms()
+        for name, record in self.records.items():
+            if record.gone_ms and now_ms - record.gone_ms > _GONE_MS and (data := await notes.read(BOOK, name)) == record.pack():
+                await notes.change(BOOK, name, data, None)
 
     def matching(self, event: str) -> tuple[str, ...]:
         """Return the names of the subscriptions that an event is for, as they were read last; called in any thread."""
@@ -131,10 +205,10 @@ class SubscriptionTable(SessionPart):
         ]
 
     def is_gone(self, name: str, accepted_ms: int) -> bool:
-        """Return whether a delivery of this name is of a subscription that was removed after it was accepted. A missing record is none.
+        """Return whether a delivery of this name is of a subscription that was removed. A missing record does not say so.
 
-        What was read last decides, if it was read after the acceptance: the subscription may have been put again since. Older than a minute it is
-        read again, for the next time.
+        What was read last decides, if that was after the acceptance: the subscription may have been put again since. What is older than a minute
+        is read again, for the next time.
         """
         if mono() - self._asked > _FORGOTTEN and not self._looks:
             look = asyncio.get_running_loop().create_task(self._look(), name="command_bus.subscriptions")
@@ -146,6 +220,14 @@ class SubscriptionTable(SessionPart):
     async def _look(self) -> None:
         with suppress(CommandBusError):  # what was known holds
             await self.refresh()
+
+
+def _readable(data: bytes) -> SubscriptionRecord | None:
+    """Return a record; None if it cannot be read: then it is written again."""
+    try:
+        return SubscriptionRecord.unpack(data)
+    except InvalidSettings:
+        return None
 
 
 def _is_for(record: SubscriptionRecord, event: str) -> bool:
@@ -160,7 +242,7 @@ def _read(name: str, data: bytes) -> SubscriptionRecord | None:
         return None
 
 
-def published(event: OutgoingMessage, deliveries: Iterable[OutgoingMessage], outcomes: Sequence[BatchOutcome]) -> Published:
+def received(event: OutgoingMessage, deliveries: Iterable[OutgoingMessage], outcomes: Sequence[BatchOutcome]) -> Published:
     """Return the receipt of an event whose deliveries were sent.
 
     Raises:

@@ -18,21 +18,22 @@ from uuid import UUID
 from command_bus.clock import checked_seconds, mono
 from command_bus.errors import CommandBusError, InvalidCommand, TransportUnavailable
 from command_bus.messages.context import while_lent
-from command_bus.messages.event import Published, PublishOptions
-from command_bus.messages.message import Event, Message, canonical_entity_id, check_entity_type, checked_id
+from command_bus.messages.event import Published
+from command_bus.messages.message import Message, canonical_entity_id, check_entity_type, checked_id
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
 from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt
 from command_bus.messages.reports import OnProgress, checked_listener
 from command_bus.middleware import Middleware, Sending, around_batch, around_call, around_dispatch
+from command_bus.notifications.notices import Notice
 from command_bus.observer import observed_call
 from command_bus.sending.admission import receipt, refusal, status_of
 from command_bus.sending.call_progress import call_with_progress
 from command_bus.sending.children import Children
 from command_bus.sending.command_location import OverdueCalls
-from command_bus.sending.envelope_builder import EnvelopeBuilder, of_event
+from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sending.follow_ups import FollowUps, ShardDepths
-from command_bus.sending.publishing import SubscriptionTable, published
+from command_bus.sending.publishing import SubscriptionTable, received
 from command_bus.sending.results import ResultReader
 from command_bus.session import Session
 from command_bus.spelling import check_names
@@ -129,25 +130,15 @@ class Sender:
         producer, timeout = self._session.transport.producer, self._settings.dispatch_timeout
         return BatchSender(self._builder, producer, self._prepare, timeout, self._needs_no_preparation)
 
-    async def publish(self, event: Event, options: PublishOptions) -> Published:
-        return await self._published(self._builder.event(event, options))
-
-    async def publish_raw(
-        self,
-        entity_type: str,
-        entity_id: str | int,
-        name: str,
-        fields: Mapping[str, Any],
-        version: int,
-        options: PublishOptions,
-    ) -> Published:
-        return await self._published(self._builder.raw(entity_type, entity_id, name, fields, version, of_event(options)))
-
-    async def _published(self, out: OutgoingMessage) -> Published:
+    async def publish(self, event: OutgoingMessage) -> Published:
+        """Give an event to all subscriptions that are for it."""
         batch = self._batch()
-        await self.subscriptions.refresh()
-        deliveries = self.subscriptions.deliveries(out)
-        return published(out, deliveries, (await batch.send(deliveries)).outcomes)
+        await self.subscriptions.begin(event)
+        deliveries = self.subscriptions.deliveries(event)
+        published = received(event, deliveries, (await batch.send(deliveries)).outcomes)
+        if (told := self._session.notifications and self._session.notifications.open) and "published" in told.kinds:
+            told.announcer.tell(Notice("published", event.entity_type, event.entity_id, event.command_id, event.name))
+        return published
 
     async def call(
         self,

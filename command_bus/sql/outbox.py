@@ -18,7 +18,7 @@ from command_bus.errors import InvalidCommand, WrongTransaction
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
-from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.sending.envelope_builder import EnvelopeBuilder, sendable
 from command_bus.sql.outbox_table import OUTBOX, OutboxRow
 from command_bus.sync.bus import SyncCommandBus
 
@@ -50,7 +50,7 @@ class Outbox:
             InvalidCommand: The command or an option is not what it may be.
             WrongTransaction: It is no such session, or a connection of Django that is not in `atomic`.
         """
-        values = self._values(self._builder.sendable(command, options))
+        values = self._values(sendable(self._builder, command, options))
         if isinstance(database, Session | AsyncSession | scoped_session | async_scoped_session):
             database.add(OutboxRow(**values))
         elif isinstance(database, Connection):

@@ -26,6 +26,7 @@ from command_bus.sync.parts import (
     SyncSchedules,
     SyncServerState,
     SyncStates,
+    SyncSubscriptions,
     SyncTrends,
     SyncViews,
     blocking,
@@ -59,6 +60,7 @@ class SyncCommandBus(Part[CommandBus]):
         schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
         views: What is stuck, and entities by a part of their ids.
         states: What entities are, as their last settled commands left it.
+        subscriptions: Who gets the events that are published: list, put, pause, remove.
         audit: What operators did, and why.
         trends: Figures of the last days.
 
@@ -82,6 +84,7 @@ class SyncCommandBus(Part[CommandBus]):
         self.limits = SyncLimits(self._bus, lambda bus: bus.limits)
         self.views = SyncViews(self._bus, lambda bus: bus.views)
         self.states = SyncStates(self._bus, lambda bus: bus.states)
+        self.subscriptions = SyncSubscriptions(self._bus, lambda bus: bus.subscriptions)
         self.audit = SyncAudit(self._bus, lambda bus: bus.audit)
         self.trends = SyncTrends(self._bus, lambda bus: bus.trends)
         self.history = SyncHistory(self._bus, lambda bus: bus.history)
@@ -112,6 +115,8 @@ class SyncCommandBus(Part[CommandBus]):
     dispatch = dispatching(CommandBus.dispatch)
     dispatch_raw = dispatching(CommandBus.dispatch_raw)
     dispatch_batch = blocking(CommandBus.dispatch_batch)  # the iterable is consumed in the bus's own thread
+    publish = blocking(CommandBus.publish)
+    publish_raw = blocking(CommandBus.publish_raw)
     call = calling(CommandBus.call)
     call_raw = blocking(CommandBus.call_raw)
     cancel = blocking(CommandBus.cancel)

@@ -24,6 +24,7 @@ from command_bus.admin.fleet import Fleet
 from command_bus.admin.history import CommandHistory
 from command_bus.admin.limits import Limits
 from command_bus.admin.states import States
+from command_bus.admin.subscriptions import Subscriptions
 from command_bus.admin.views import Views
 from command_bus.bus import CommandBus
 from command_bus.errors import BusClosed
@@ -198,6 +199,7 @@ class SyncFleet(Part[Fleet]):
     workers = blocking(Fleet.workers)
     commands = blocking(Fleet.commands)
     command = blocking(Fleet.command)
+    events = blocking(Fleet.events)
 
 
 class SyncLimits(Part[Limits]):
@@ -285,6 +287,18 @@ class SyncStates(Part[States]):
     list = iterating(States.list)
     put = blocking(States.put)
     delete = blocking(States.delete)
+
+
+class SyncSubscriptions(Part[Subscriptions]):
+    """`Subscriptions`, reached as `bus.subscriptions`."""
+
+    get = blocking(Subscriptions.get)
+    put = blocking(Subscriptions.put)
+    sync = blocking(Subscriptions.sync)
+    remove = blocking(Subscriptions.remove)
+    pause = blocking(Subscriptions.pause)
+    resume = blocking(Subscriptions.resume)
+    list = blocking(Subscriptions.list)
 
 
 class SyncAudit(Part[Audit]):

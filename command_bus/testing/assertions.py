@@ -37,6 +37,11 @@ class Noted:
         return [sent.command for sent in self.sent if sent.command is not None]
 
     @property
+    def published(self) -> list[Sent]:
+        """All events that were published, by the test or by handlers, whether or not a subscription was for them."""
+        return [*self._recorder.published.values()]
+
+    @property
     def handled(self) -> list[Handled]:
         """Every attempt that ended, with what it returned or raised."""
         return self._recorder.handled

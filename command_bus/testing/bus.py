@@ -21,7 +21,8 @@ from command_bus.bus import BusOptions, CommandBus
 from command_bus.clock import mono
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import running_command
-from command_bus.messages.message import Message
+from command_bus.messages.event import Published, PublishOptions
+from command_bus.messages.message import Event, Message
 from command_bus.messages.options import DispatchOptions, FollowedCallOptions
 from command_bus.messages.outgoing import Envelope, RawEnvelope
 from command_bus.messages.receipts import BatchResult, Receipt
@@ -121,6 +122,11 @@ class TestBus(Noted):
         """Dispatch commands together; see `CommandBus.dispatch_batch`."""
         bus = await self._processes.sender()
         return await bus.dispatch_batch(commands)
+
+    async def publish(self, event: Event, **options: Unpack[PublishOptions]) -> Published:
+        """Publish an event to what the handlers of the test subscribe to; see `CommandBus.publish`."""
+        bus = await self._processes.sender()
+        return await bus.publish(event, **options)
 
     async def call(self, command: Message[R], **options: Unpack[FollowedCallOptions]) -> R:
         """Call a command; see `CommandBus.call`. Retries, delays and leases pass in virtual time."""

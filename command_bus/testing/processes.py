@@ -19,6 +19,7 @@ from command_bus.admin.statistics import Statistics
 from command_bus.bus import BusOptions, CommandBus
 from command_bus.errors import EntitiesStopped
 from command_bus.handlers.registry import HandlerRegistry
+from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.middleware import Middleware
 from command_bus.session import OPEN_SESSIONS, LoopGuard, Session, SessionHook
 from command_bus.testing.clock import VirtualClock
@@ -262,6 +263,7 @@ class BusProcesses(SessionHook):
         self._layers: dict[CommandBus, tuple[Middleware, ...]] = {self.bus: self.bus.middleware}
         self._clock = clock
         self._loop_workers: dict[asyncio.AbstractEventLoop, LoopWorkers] = {}
+        self._declared: set[str] = set()
         self._twins: dict[asyncio.AbstractEventLoop, CommandBus] = {}
         self._started = False
         self._undo = contextlib.ExitStack()
@@ -376,6 +378,14 @@ class BusProcesses(SessionHook):
     async def awaited(self, result: Awaitable[Any]) -> Any:
         """Let workers run, and time leap over the waits."""
         return await self.recorder.served(result)
+
+    async def publishing(self, session: Session, event: OutgoingMessage) -> None:
+        """Note the event, once under its id, and let it reach what the handlers of the test subscribe to."""
+        self.recorder.published.setdefault(event.command_id, self.recorder.note_of(event, accepted=True))
+        bus, namespace = session.owner, session.settings.namespace
+        if isinstance(bus, CommandBus) and namespace not in self._declared:
+            self._declared.add(namespace)
+            await bus.sender.subscriptions.declare(self._registry_for(bus))
 
     async def _leave(self) -> None:
         for bus in self.claims.buses:

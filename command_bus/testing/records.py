@@ -12,6 +12,7 @@ from command_bus.clock import wall_ms
 from command_bus.errors import Reject
 from command_bus.messages.context import Running, running_command
 from command_bus.messages.message import Message
+from command_bus.messages.policies import parts_of_delivery
 from command_bus.messages.snooze import leading
 from command_bus.middleware import Middleware, Sending
 from command_bus.transport.submissions import Admission
@@ -76,11 +77,13 @@ class Recorder(Middleware):
     Attributes:
         sent: Messages in the order of the server's answers.
         handled: Attempts in the order of their ends.
+        published: Events by their ids.
         serving: Awaits what waits for a reply, with running workers and virtual time.
     """
 
     sent: list[Sent] = field(default_factory=list[Sent])
     handled: list[Handled] = field(default_factory=list[Handled])
+    published: dict[str, Sent] = field(default_factory=dict[str, Sent])
     serving: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None
     _under_way: dict[int, tuple[asyncio.AbstractEventLoop, Handled, Running | None]] = field(
         default_factory=dict[int, tuple[asyncio.AbstractEventLoop, Handled, Running | None]]
@@ -115,19 +118,16 @@ class Recorder(Middleware):
     async def dispatch(self, outgoing: OutgoingMessage, proceed: Sending) -> Any:
         """Record a message. Those of a batch are built here and sent later, so they have no answer yet."""
         answer = await proceed(outgoing)
-        entity = None if outgoing.entity_type is None else f"{outgoing.entity_type}:{outgoing.entity_id}"
-        self.sent.append(
-            Sent(
-                outgoing.name,
-                outgoing.command,
-                outgoing.command_id,
-                entity,
-                dict(outgoing.headers),
-                (outgoing.delay_ms if outgoing.delay_ms >= 0 else max(-outgoing.delay_ms - wall_ms(), 0)) / 1000,
-                answer is Admission.ACCEPTED or not isinstance(answer, Admission),
-            )
-        )
+        if not parts_of_delivery(outgoing.name)[1]:  # else the event is in `published`
+            self.sent.append(self.note_of(outgoing, accepted=answer is Admission.ACCEPTED or not isinstance(answer, Admission)))
         return answer
+
+    def note_of(self, outgoing: OutgoingMessage, *, accepted: bool) -> Sent:
+        """Return the record of a message on its way out."""
+        entity = None if outgoing.entity_type is None else f"{outgoing.entity_type}:{outgoing.entity_id}"
+        delay_ms = outgoing.delay_ms if outgoing.delay_ms >= 0 else max(-outgoing.delay_ms - wall_ms(), 0)
+        headers = dict(outgoing.headers)
+        return Sent(outgoing.name, outgoing.command, outgoing.command_id, entity, headers, delay_ms / 1000, accepted)
 
     async def attempt(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Handled:
         """Run a handler and return the record of its attempt, with what it returned or raised."""

@@ -9,14 +9,11 @@ from typing import Final
 from urllib.parse import quote, unquote
 from zlib import crc32
 
-from command_bus.messages.policies import Lanes, MailboxPolicy, PerEntity
+from command_bus.messages.policies import OF_SUBSCRIPTION, Lanes, MailboxPolicy, PerEntity
 from command_bus.serialization.limits import printable
 
 EVERYTHING: Final = "*"
 """The scope of all mailboxes, in the hash of what is paused. No mailbox and no entity type has a `*` in its name."""
-
-OF_SUBSCRIPTION: Final = "@"
-"""Stands between the entity type of an event and the subscription that it is delivered to, as in `account@ledger`."""
 
 SCHEDULES: Final = "@schedules"
 """The name of all schedules where events name an entity type. No entity type has an `@` in its name."""
@@ -85,17 +82,6 @@ def scopes_of(mailbox: str) -> tuple[str, ...]:
     _, at, subscription = kind.partition(OF_SUBSCRIPTION)
     wider = (subscription_scope(subscription),) if at else ()
     return (mailbox, f"{kind}:{EVERYTHING}", *wider, EVERYTHING)
-
-
-def delivered_name(event: str, subscription: str) -> str:
-    """Return the wire name, entity type or id under which a subscription gets what has this one."""
-    return f"{event}{OF_SUBSCRIPTION}{subscription}"
-
-
-def parts_of_delivery(name: str) -> tuple[str, str]:
-    """Return the name of an event and of the subscription that it is delivered to; the latter is empty for a name that is no delivery's."""
-    event, at, subscription = name.rpartition(OF_SUBSCRIPTION)
-    return (event, subscription) if at else (name, "")
 
 
 def shard_key(mailbox: str) -> str:

@@ -345,6 +345,7 @@ class Settlement:
         follow_ups: What its handler sends with it, in this order.
         waiting: Its outcome for the durable command that called it; None if none did.
         side: Whether the side record of a durable command ends, or is kept with the dead letter; empty for others.
+        published: Entity type and id, event id and name of the events among what is sent, for notices.
     """
 
     command_id: str
@@ -360,6 +361,7 @@ class Settlement:
     follow_ups: tuple[FollowUp, ...] = ()
     waiting: ChildOutcome | None = None
     side: Literal["", "ends", "kept"] = ""
+    published: tuple[tuple[str | None, str | None, str, str], ...] = ()
 
 
 NO_SETTLEMENT = Settlement("", b"", 0)

@@ -10,7 +10,7 @@ from command_bus.messages.context import CommandContext
 from command_bus.messages.event import Publish
 from command_bus.messages.message import is_internal
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.transport.mailboxes import OF_SUBSCRIPTION
+from command_bus.messages.policies import OF_SUBSCRIPTION
 
 _BUILT_IN = HandlerRegistry()
 

@@ -20,7 +20,7 @@ from command_bus.durable.undo import Ending
 from command_bus.errors import BadResult, BadState, BadStep, CallCycle, CommandBusError, InboxConflict, InvalidCommand, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.messages.message import MessageSpec
-from command_bus.messages.policies import MailboxPolicy
+from command_bus.messages.policies import OF_SUBSCRIPTION, MailboxPolicy, parts_of_delivery
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.snooze import GiveUp, Snooze
 from command_bus.messages.state import EntityState
@@ -48,7 +48,7 @@ from command_bus.serialization.reply import (
 )
 from command_bus.serialization.states import StateCodec
 from command_bus.settings import BusSettings
-from command_bus.transport.mailboxes import OF_SUBSCRIPTION, parts_of_delivery, stands_in
+from command_bus.transport.mailboxes import stands_in
 from command_bus.transport.marks import accepted_ms
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import (
@@ -228,7 +228,7 @@ class Decisions:
         except BadResult as error:
             outcome = BadReply(error.message)
         left = self._retention.settlement(envelope, outcome, "completed", run.started)
-        return Done(_sending(run, left) if run.follow_ups else left, state=run.changed_state)
+        return Done(_sending(run, left), state=run.changed_state)
 
     def hold_state(self, run: Runnable, lease: Lease) -> Step | Offer | None:
         """Give a command the state of its entity; return what to do if that cannot be read here. It never runs on defaults instead.
@@ -504,7 +504,8 @@ class Decisions:
 
 def _sending(run: Runnable, left: Settlement) -> Settlement:
     """Return a settlement with what the handler sends."""
-    return replace(left, follow_ups=run.follow_ups) if run.follow_ups else left
+    published = () if run.outbox is None else run.outbox.published
+    return replace(left, follow_ups=run.follow_ups, published=published) if run.follow_ups or published else left
 
 
 def is_late(envelope: WireEnvelope, message: str, now_ms: int) -> bool:

@@ -275,6 +275,9 @@ class Lifecycle(Steps):
                 self.announcer.tell(Notice("settled", *names, settled.status))
             if self.on_settled is not None:
                 self.on_settled(settled)
+        if self.announcer is not None and "published" in self.kinds:
+            for entity_type, entity_id, event_id, name in step.left.published:
+                self.announcer.tell(Notice("published", entity_type, entity_id, event_id, name))
         if self.announcer is not None and "work" in self.kinds:
             sent = Counter(type_of(each.mailbox) for each in step.left.follow_ups if each.delay_ms <= 0)
             for entity_type, commands in sent.items():

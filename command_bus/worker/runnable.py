@@ -19,6 +19,7 @@ from command_bus.messages.event import RawEvent
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.limits import check_costs
 from command_bus.messages.message import Command
+from command_bus.messages.policies import parts_of_delivery
 from command_bus.messages.state import HeldState
 from command_bus.sending.follow_ups import FollowUps
 from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, WireEnvelope
@@ -28,7 +29,6 @@ from command_bus.serialization.models import MessageCodec, codec_for, decoded
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
-from command_bus.transport.mailboxes import parts_of_delivery
 from command_bus.transport.marks import accepted_ms
 from command_bus.transport.steps import (
     Cancellation,

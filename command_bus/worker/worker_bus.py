@@ -44,13 +44,6 @@ class WorkerSchedules(Protocol):
         raise NotImplementedError
 
 
-class WorkerSubscriptions(Protocol):
-    """The part of a bus's `Subscriptions` that a worker needs."""
-
-    async def declare(self, registry: HandlerRegistry, *, only_missing: bool = False) -> None:
-        raise NotImplementedError
-
-
 class WorkerBus(HandlerBus, Protocol):
     """The bus of a worker: a `CommandBus`."""
 
@@ -66,11 +59,6 @@ class WorkerBus(HandlerBus, Protocol):
     @property
     def schedules(self) -> WorkerSchedules:
         """The schedules that its workers fire."""
-        raise NotImplementedError
-
-    @property
-    def subscriptions(self) -> WorkerSubscriptions:
-        """Who gets the events that are published."""
         raise NotImplementedError
 
     @property
@@ -167,7 +155,7 @@ class Declarations:
         self._loop = asyncio.get_running_loop()
         await self._describe()
         await self._bus.schedules.sync(self._registry)
-        await self._bus.subscriptions.declare(self._registry)
+        await self._bus.sender.subscriptions.declare(self._registry)
         if self._registry.subscriptions() and self._looking is None:
             self._looking = self._loop.create_task(self._look(), name="command_bus.subscriptions")
         await declare_limits(self._bus.session, self._settings, self._registry)
@@ -190,7 +178,7 @@ class Declarations:
         while True:
             await asyncio.sleep(_EVERY)
             try:
-                await self._bus.subscriptions.declare(self._registry, only_missing=True)
+                await self._bus.sender.subscriptions.declare(self._registry, only_missing=True)
             except CommandBusError as error:
                 _log.warning("cannot look for lost subscriptions, trying again: %s", error)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from command_bus.messages.policies import MailboxPolicy
-from command_bus.transport.mailboxes import EVERYTHING, scope_of
+from command_bus.transport.mailboxes import scopes_of
 from command_bus.transport.marks import with_known_digest
 from command_bus.transport.records import (
     HoldInfo,
@@ -122,7 +122,7 @@ class ListServer:
         return f"{wall_ms()}-{next(self._numbers)}"
 
     def hold_of(self, mailbox: str, mode: str) -> HoldInfo | None:
-        held = (self.holds.get(scope) for scope in (mailbox, scope_of(mailbox), EVERYTHING))
+        held = (self.holds.get(scope) for scope in scopes_of(mailbox))
         return next((hold for hold in held if hold is not None and hold.mode == mode), None)
 
     def depth(self, mailbox: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from command_bus import Command, CommandBus, CommandContext, EntityId, Envelope, HandlerRegistry, Reject
+from command_bus import Command, CommandBus, CommandContext, EntityId, Envelope, Event, HandlerRegistry, Reject
 from command_bus.notifications import NatsNotifier, Notice, Notifier, RedisNotifier
 from command_bus.transport.redis.keys import GROUP
 from tests.conformance.conftest import Sandbox
@@ -32,6 +32,10 @@ class Mail(Command[None], entity="mail"):
     to: EntityId
 
 
+class Packed(Event, entity="order", name="order.packed"):
+    order: EntityId
+
+
 class Ping(Command[None]):
     """Without an entity."""
 
@@ -45,6 +49,7 @@ async def pack(command: Pack, context: CommandContext) -> int:
     if command.fails:
         raise Reject("no")
     context.send(Mail(to=str(command.order)))
+    context.publish(Packed(order=command.order))
     return 1
 
 
@@ -228,6 +233,21 @@ async def test_settlements_are_told_if_they_are_asked_for(road: Road) -> None:
         assert plain.notifier.figures.sent == bus.notifier.figures.sent - 3 + 3
 
 
+async def test_what_is_published_is_told_to_everyone_who_listens(road: Road) -> None:
+    async with (
+        road.bus(kinds=("published",)) as bus,
+        road.bus() as other,
+        other.notifier.listen("published", types={"order"}) as heard,
+        bus.notifier.listen("published") as too,
+    ):
+        published = await bus.publish(Packed(order="1"))
+        assert await come(heard) == await come(too) == Notice("published", "order", "1", published.event_id, "order.packed")
+        async with bus.worker():
+            await other.call(Pack(order="2"), timeout=10)
+            told = await come(heard)
+            assert (told.entity_id, told.name, told.missed) == ("2", "order.packed", False)
+
+
 async def test_a_lost_lease_is_told(road: Road) -> None:
     hanging.clear()
     workers = road.sandbox.bus(registry=registry, notifier=road.notifier(), lease=1.0, grace=0.0)
@@ -316,6 +336,17 @@ async def test_a_cut_listener_is_back_and_wakes_for_what_it_may_have_missed(sand
         await client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         await client.aclose()
         assert {await come(woken), await come(woken)} == {"order", "mail"}
+
+
+@pytest.mark.server
+async def test_a_cut_listener_is_told_that_it_may_have_missed_events(sandbox: Sandbox) -> None:
+    if sandbox.name == "memory":
+        pytest.skip("no connection to cut")
+    async with sandbox.bus(notifier=RedisNotifier()) as bus, bus.notifier.listen("published", types={"order"}) as heard:
+        client = sandbox.client()
+        await client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        await client.aclose()
+        assert await come(heard) == Notice("published", "order", missed=True)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ ELSEWHERE = {
     "command_bus.spark.writing.dry_run": "of a task",
     "command_bus.spark.writing.writer": "of a task",
     "command_bus.spark.writing.task_results": "of this task",
-    "command_bus.webhooks.record": "records of webhooks, which are checked when they are put",
+    "command_bus.serialization.stored_fields": "records of webhooks and subscriptions, which are checked when they are put",
 }
 
 

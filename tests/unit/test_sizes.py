@@ -12,9 +12,12 @@ FUNCTION_LINES = 40  # of its body, without the docstring: what explains is not 
 PUBLIC_METHODS = 12
 EXCEPTIONS = {
     # What may be larger: the class or function, its limit, and why.
-    "CommandContext": (16, "what one run of a handler may know, send, say and change"),
-    "CommandBus": (20, "the public facade: each method hands on to one part"),
-    "SyncCommandBus": (14, "the same for blocking code"),
+    "CommandContext": (20, "what one run of a handler may know, send, say and change"),
+    "CommandBus": (22, "the public facade: each method hands on to one part"),
+    "SyncCommandBus": (16, "the same for blocking code"),
+    "HandlerRegistry": (14, "who registers, each way, and who looks up"),
+    "Sender": (13, "a method for each way to send, and for each who sends by other means"),
+    "TestBus": (13, "the ways to send, time, crashes and what was recorded"),
     "Connections": (13, "scripts and plain requests, each posted, awaited or confirmed"),
     "Decisions": (17, "a method for each end of a run, one for who runs with it, and three for the state of its entity"),
     "OperatorSide": (15, "a property for each part of an operator's side"),

@@ -353,7 +353,7 @@ def _notices(role: Role) -> tuple[tuple[str, str], ...]:
 
 def _channels(namespace: str) -> Iterable[str]:
     """Return the patterns of channels: who subscribes to a pattern may only if it is one of these, letter by letter."""
-    return [f"&command_bus:{namespace}:{kind}:*" for kind in ("work", "settled", "lease_lost")]
+    return [f"&command_bus:{namespace}:{kind}:*" for kind in ("work", "settled", "lease_lost", "published")]
 
 
 def _channel_commands(role: Role) -> str:

@@ -1,5 +1,6 @@
 -- holds: the hash `paused`: scope -> mode|since in ms|why. A scope is a mailbox's name, <entity type>:*,
--- @<subscription>:* or *; the mode is p (paused) or d (draining: new commands are refused, those that wait run).
+-- @<subscription>:* or *; the mode is p (paused) or d (draining: new commands are refused, those that wait
+-- are run).
 
 -- Return whether a mailbox is paused, and whether it is drained. `paused` may be nil: there is no such hash.
 local function holds_of(paused, name)
