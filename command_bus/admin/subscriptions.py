@@ -178,6 +178,8 @@ class Subscriptions(OnSession):
         await asyncio.sleep(_SETTLES)
         lines = self._lines(name)
         removed = await lines.purge()
+        if await lines.holds():
+            await lines.resume()
         for kind in [each.name for each in await lines.types() if parts_of_delivery(each.name)[1] == name]:
             removed += await DeadLetters(self._session).purge(entity_type=kind)
             removed += await lines.of(kind).purge()  # what came behind a parked one
@@ -185,7 +187,6 @@ class Subscriptions(OnSession):
                 await lines.forget_type(kind)
             except EntityTypeInUse:  # one of it runs
                 continue
-        await lines.resume()
         return removed
 
     async def pause(self, name: str, reason: str = "", *, until: datetime | float | None = None) -> bool:

@@ -17,6 +17,7 @@ from tests.simulation.entity_states import entity_states
 from tests.simulation.event_rules import told
 from tests.simulation.follow_up_rules import follow_ups
 from tests.simulation.history import Execution, History, Sent, of_commands
+from tests.simulation.publication_rules import publication
 from tests.simulation.put_off_rules import given_up, put_off
 from tests.simulation.schedule_rules import firings, removed_schedules
 from tests.simulation.share_rules import shares
@@ -457,5 +458,6 @@ RULES += [
     standstill,
     after_the_last_trigger,
     shares,
+    publication,
     told,
 ]

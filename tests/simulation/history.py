@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from command_bus.testing.simulated.store import Store
 from tests.simulation.limit_rules import LimitWatch
+from tests.simulation.news import News
 from tests.simulation.state_rules import broken_states
 from tests.simulation.unique_rules import broken_keys
 
@@ -213,6 +214,7 @@ class History:
         self.letters: list[Any] = []
         self.claims: list[Claim] = []
         self.triggers: list[Trigger] = []
+        self.news = News()
         self.journeys: dict[str, Journey] = {}
         self.follow_ups: dict[str, list[str]] = {}
         """What the handler of a command sends with its settlement, in its order."""

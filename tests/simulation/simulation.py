@@ -34,6 +34,7 @@ from tests.simulation.limit_rules import LimitWatch, limits_of
 from tests.simulation.loop import Livelock, Process, SimLoop, SimTask
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
+from tests.simulation.publication_load import PublicationLoad
 from tests.simulation.scheduling import Scheduler
 from tests.simulation.scripted_loads import ScriptedLoads, scripted_load_of
 from tests.simulation.threads import SimThreads
@@ -247,9 +248,9 @@ class Simulation:
         producer = Producer(self, bus, process.name, Random(f"{process.name} {self.seed}"))
         storm = UniqueStorm(self, bus, process.name)
         durable = DurableLoad(self, bus, process.name)
-        await asyncio.gather(
-            producer.run(commands, self.shape.seconds), storm.run(self.shape.seconds), durable.run(self.shape.seconds)
-        )
+        published = PublicationLoad(self, bus, process.name)
+        others = [each.run(self.shape.seconds) for each in (storm, durable, published)]
+        await asyncio.gather(producer.run(commands, self.shape.seconds), *others)
         await bus.close()
 
     async def _operate(self, process: Process) -> None:

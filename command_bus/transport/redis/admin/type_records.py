@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from command_bus.errors import UnsuitableServer
 from command_bus.messages.message import is_entity_type
+from command_bus.messages.policies import OF_SUBSCRIPTION
 from command_bus.transport.ports.operator import Obliteration, TypeRecords
 from command_bus.transport.records import TypeRecord
 from command_bus.transport.redis.acl import lacking
@@ -37,7 +38,9 @@ class RedisTypeRecords(RetryingRequests, TypeRecords):
         meta: dict[bytes, bytes] = await self._ask(first, lambda client: client.hgetall(first.meta))
         found: dict[str, TypeRecord] = {}
         for field in meta:
-            if (shown := type_of_field(field)) is not None:
+            if (shown := type_of_field(field)) is not None and not shown.startswith(
+                OF_SUBSCRIPTION
+            ):  # of a pause of a subscription
                 name = field.partition(b":")[2]
                 found[shown] = TypeRecord(name, meta.get(MAILBOXES + name), meta.get(HELD + name))
         return dict(sorted(found.items()))
