@@ -258,6 +258,42 @@ async def test_a_record_that_is_lost_is_put_again_and_nothing_is_dropped(
         assert [each.name for each in await bus.subscriptions.list()] == ["ledger"]
 
 
+async def test_a_table_is_as_old_as_the_request_for_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with sandbox.bus() as bus, sandbox.bus() as admin:
+        table, notes = bus.sender.subscriptions, bus.transport.notes
+        read = notes.all
+
+        async def slow(book: str) -> dict[str, bytes]:
+            found = await read(book)
+            await asyncio.sleep(1.2)
+            return found
+
+        monkeypatch.setattr(notes, "all", slow)
+        reading = asyncio.create_task(table.refresh())
+        await asyncio.sleep(0.1)
+        await admin.subscriptions.put("late", "account.*")
+        await reading
+        monkeypatch.setattr(notes, "all", read)
+        assert (await bus.publish(Deposited(account="a-1", cents=1))).subscriptions == ("late",)
+
+
+async def test_what_is_younger_than_the_table_is_not_dropped(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus() as old, sandbox.bus() as bus:
+        await old.sender.subscriptions.declare(sandbox.registry)
+        await bus.subscriptions.remove("ledger")
+        await bus.subscriptions.remove("audit")
+        worker = old.worker(registry=type(sandbox.registry)())  # it declares nothing, and has read that both are gone
+        await old.sender.subscriptions.refresh(0.0)
+        for handlers in sandbox.registry.subscriptions().values():
+            for handler in handlers:
+                worker.registry.add(handler)
+        worker.declarations = type(worker.declarations)(old, worker.settings, type(sandbox.registry)())
+        async with worker:
+            await bus.subscriptions.put("ledger", "account.deposited")
+            await bus.publish(Deposited(account="a-1", cents=1))
+            await until(lambda: len(seen["ledger a-1"]) == 1)
+
+
 async def test_a_full_line_is_told_and_a_repeat_completes_it(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus:
         await bus.sender.subscriptions.declare(sandbox.registry)

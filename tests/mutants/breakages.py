@@ -13,6 +13,7 @@ from tests.mutants.limits import LIMITS
 from tests.mutants.operating import OPERATING
 from tests.mutants.ordering import ORDERING
 from tests.mutants.outbox import OUTBOX
+from tests.mutants.publication import PUBLICATION
 from tests.mutants.recovery import RECOVERY
 from tests.mutants.runs import RUNS
 from tests.mutants.settlement import SETTLEMENT
@@ -30,6 +31,7 @@ MUTANTS = (
     *LIMITS,
     *OPERATING,
     *OUTBOX,
+    *PUBLICATION,
     *SHORT_WAY,
     *RUNS,
     *STATES,
