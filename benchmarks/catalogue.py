@@ -18,6 +18,7 @@ from benchmarks.cases import (
     line,
     memory,
     outbox,
+    publish,
     times,
 )
 from benchmarks.floor import ALL as FLOOR
@@ -41,6 +42,7 @@ GROUPS = (
     "gateway",
     "inbox",
     "outbox",
+    "publish",
     "growth",
     "floor",
     "peers",
@@ -65,6 +67,7 @@ def catalogue() -> list[Case]:
         *gateway.ALL,
         *inbox.ALL,
         *outbox.ALL,
+        *publish.ALL,
         *FLOOR,
         *growth.ALL,
     ]
