@@ -17,6 +17,7 @@ COMMANDS = (
     LazyCommand("dev", "Run an embedded server and a reloading worker.", "worker"),
     LazyCommand("send", "Dispatch a command from JSON."),
     LazyCommand("call", "Send a command or query, print its reply.", "send"),
+    LazyCommand("publish", "Publish an event from JSON.", "send"),
     LazyCommand("stats", "Show figures of the whole namespace.", "inspect"),
     LazyCommand("top", "Show figures and the busiest entities, live."),
     LazyCommand("entities", "List entities that have work, busiest first.", "inspect"),
@@ -38,6 +39,7 @@ COMMANDS = (
     LazyCommand("recount", "Correct wrong counters.", "control"),
     LazyCommand("limits", "List, put, remove limits of starts."),
     LazyCommand("shares", "List, put, remove shares between tenants."),
+    LazyCommand("subscriptions", "List, show, pause, resume, remove subscriptions."),
     LazyCommand("webhooks", "List, put, remove, pause, test webhooks."),
     LazyCommand("outbox", "Relay and inspect the outbox of a database."),
     LazyCommand("types", "List entity types, or remove one."),
@@ -81,7 +83,7 @@ def _program(
       0    done, or shown
       1    not done: refused, failed, not there, not confirmed; or `doctor` and `workers` found a problem
       2    wrong usage, an invalid setting, or a missing package
-      3    unknown whether it was done: no answer in time (`send`, `call`)
+      3    unknown whether it was done: no answer in time (`send`, `call`, `publish`)
       4    no server
       130  Ctrl-C (`top` and `events follow`: 0)
     """  # noqa: D301 - \b makes typer keep the lines

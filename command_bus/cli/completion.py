@@ -42,6 +42,11 @@ def command_names(ctx: Context, incomplete: str) -> list[str]:
     return _ask_server(ctx, incomplete, _commands)
 
 
+def event_names(ctx: Context, incomplete: str) -> list[str]:
+    """Return the wire names of announced events with this prefix."""
+    return _ask_server(ctx, incomplete, _events)
+
+
 def letter_ids(ctx: Context, incomplete: str) -> list[str]:
     """Return the ids of the oldest fifty dead letters, if they have this prefix."""
     return _ask_server(ctx, incomplete, _letters)
@@ -50,6 +55,11 @@ def letter_ids(ctx: Context, incomplete: str) -> list[str]:
 def schedule_names(ctx: Context, incomplete: str) -> list[str]:
     """Return the names of schedules that begin like this."""
     return _ask_server(ctx, incomplete, _schedules)
+
+
+def subscription_names(ctx: Context, incomplete: str) -> list[str]:
+    """Return the names of subscriptions that begin like this."""
+    return _ask_server(ctx, incomplete, _subscriptions)
 
 
 def entity_words(ctx: Context, args: list[str], incomplete: str) -> list[str]:
@@ -90,6 +100,14 @@ async def _types(bus: CommandBus) -> list[str]:
 
 async def _commands(bus: CommandBus) -> list[str]:
     return [each.name for each in await bus.fleet.commands()]
+
+
+async def _events(bus: CommandBus) -> list[str]:
+    return [each.name for each in await bus.fleet.events()]
+
+
+async def _subscriptions(bus: CommandBus) -> list[str]:
+    return [each.name for each in await bus.subscriptions.list()]
 
 
 async def _schedules(bus: CommandBus) -> list[str]:

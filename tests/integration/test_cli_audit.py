@@ -38,6 +38,7 @@ ACTS = {
     ("purge", "--all", "--yes"): ("Purge", "everything", "", "done"),
     ("limits", "put", "type:till", "--concurrency", "2"): ("New limit", "limit type:till", "", "done"),
     ("limits", "remove", "type:till"): ("Remove limit", "limit type:till", "", "done"),
+    ("subscriptions", "pause", "none", "-m", "late"): ("Pause subscription", "subscription none", "late", "failed:"),
     ("schedules", "pause", "none"): ("Pause schedule", "schedule none", "", "failed:"),
 }
 

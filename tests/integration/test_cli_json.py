@@ -24,6 +24,7 @@ from typer.main import get_command
 
 from command_bus import Command, EntityId, EntityState, Rate
 from command_bus.cli.app import app
+from command_bus.sending.publishing import SubscriptionRecord
 from command_bus.sql import metadata
 from tests.docs.trouble import Trouble
 
@@ -57,6 +58,7 @@ def shapes() -> tuple[dict[str, Shape], dict[str, Shape]]:
         "introspect COMMAND": "command",
         "schedules show": "schedule",
         "schedules put": "schedule",
+        "subscriptions show": "subscription",
     }
     return {**commands, **{name: objects[of] for name, of in same.items()}}, objects
 
@@ -64,6 +66,11 @@ def shapes() -> tuple[dict[str, Shape], dict[str, Shape]]:
 COMMANDS, OBJECTS = shapes()
 WORDS = {
     "send": ("send", "Deposit", '{"account_id": "j-1", "amount": 1}', "--json"),
+    "publish": ("publish", "account.noted", "{}", "--entity", "account:j-1", "--json"),
+    "subscriptions show": ("subscriptions", "show", "ledger", "--json"),
+    "subscriptions pause": ("subscriptions", "pause", "ledger", "--json"),
+    "subscriptions resume": ("subscriptions", "resume", "ledger", "--json"),
+    "subscriptions remove": ("subscriptions", "remove", "ledger", "--yes", "--json"),
     "top": ("top", "--once", "--json"),
     "entity": ("entity", "order:o-7", "--json"),
     "entity ID abort": ("entity", "order:o-7", "abort", "--yes", "--json"),
@@ -117,6 +124,7 @@ async def send_durable(stage: Trouble) -> None:
         for number in (1, 2):
             await bus.states.put(f"s-{number}", Account(balance=number))
         await bus.fairness.put("acme", weight=2)
+        await bus.sender.subscriptions.put("ledger", SubscriptionRecord(("account.*",), False, 1, 1_785_000_000_000))
         begun = await bus.audit.write("ann", "Pause", "account:a-17", "a dispute", details="0 held")
         await bus.audit.write("ann", "Pause", "account:a-17", "a dispute", outcome="account:a-17 is paused", ref=begun)
 

@@ -22,6 +22,7 @@ from command_bus.gateway.tokens import hash_token, new_token
 WORDS = {
     "send": ("Deposit", "{}"),
     "call": ("Deposit", "{}"),
+    "publish": ("account.deposited", "{}"),
     "top": ("--once",),
     "entity": ("account:a-1",),
     "state show": ("account:a-1",),
@@ -49,6 +50,10 @@ WORDS = {
     "webhooks resume": ("crm",),
     "webhooks test": ("crm",),
     "webhooks deliveries": ("crm",),
+    "subscriptions show": ("ledger",),
+    "subscriptions pause": ("ledger",),
+    "subscriptions resume": ("ledger",),
+    "subscriptions remove": ("ledger",),
     "shares put": ("acme", "3"),
     "shares remove": ("acme",),
     "types forget": ("account",),

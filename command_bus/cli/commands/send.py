@@ -1,6 +1,6 @@
 """`send` and `call`: a command from JSON. It is checked before it is sent, by its class if there is one, else by the announced schema.
 
-The options of `send` for a unique key.
+`publish`: the same for an event. The options of `send` for a unique key.
 """
 
 from __future__ import annotations
@@ -8,16 +8,19 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Argument, Option
 
-from command_bus.cli.completion import command_names
+from command_bus.cli import PROGRAM
+from command_bus.cli.completion import command_names, event_names
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import to_json
 from command_bus.cli.terminal import echo, print_error, usage_error
 from command_bus.errors import InvalidCommand
+from command_bus.messages.event import Published, PublishOptions
+from command_bus.messages.message import Event, Message, is_internal
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.receipts import Receipt
 from command_bus.messages.retry_policy import RetryPolicy
@@ -25,8 +28,12 @@ from command_bus.messages.unique import Unique
 from command_bus.spelling import did_you_mean, some_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from command_bus.bus import CommandBus
-    from command_bus.messages.message import Message
+    from command_bus.serialization.announcements import CommandInfo
+
+M = TypeVar("M", bound=Message[Any])
 
 
 class Wins(StrEnum):
@@ -139,6 +146,8 @@ class PriorityName(StrEnum):
 
 
 Priority = Annotated[PriorityName | None, Option(help="Priority of the entity's turn [default: the command's].")]
+Delay = Annotated[float, Option(min=0.0, help="Seconds until it joins its entity's mailbox.")]
+Expires = Annotated[float | None, Option(help="Seconds after which it is no longer started.")]
 
 
 @with_target
@@ -148,8 +157,8 @@ def send(
     *,
     command_id: CommandId = None,
     header: Headers = None,
-    delay: Annotated[float, Option(min=0.0, help="Seconds until it joins its entity's mailbox.")] = 0.0,
-    expires: Annotated[float | None, Option(help="Seconds after which it is no longer started.")] = None,
+    delay: Delay = 0.0,
+    expires: Expires = None,
     priority: Priority = None,
     attempts: Attempts = None,
     attempt_timeout: AttemptTimeout = None,
@@ -234,6 +243,69 @@ def call(
     echo(to_json(on_bus(target, work, sends=True)))
 
 
+@with_target
+def publish(
+    event: Annotated[str, Argument(metavar="EVENT", autocompletion=event_names, help="The event's wire name.")],
+    fields: Annotated[
+        str | None, Argument(metavar="JSON", help="The event's fields: JSON, @FILE, or - for standard input [default: -].")
+    ] = None,
+    *,
+    event_id: Annotated[
+        str | None, Option("--event-id", help="Id that makes the event idempotent: no subscription gets a repeat.")
+    ] = None,
+    header: Headers = None,
+    delay: Delay = 0.0,
+    expires: Expires = None,
+    priority: Priority = None,
+    entity: Annotated[
+        str | None, Option(metavar="TYPE:ID", help="Entity of an event that no worker has announced; nothing checks its fields.")
+    ] = None,
+    target: Target,
+) -> Answer:
+    """Publish an event, and exit when each subscription that is for it has it. One that none is for is gone.
+
+    \b
+    Exit codes: 0 published (or was before), 1 refused by all subscriptions or by some, 2 wrong usage or fields, 3 unknown whether it was
+    accepted, 4 no server.
+    """  # noqa: D301  # fmt: skip
+    values, named = fields_from(fields), None if entity is None else _entity_from(entity)
+    options = PublishOptions(
+        event_id=event_id, delay=delay, headers=headers_from(header), expires=expires, priority=_priority(priority)
+    )
+
+    async def work(bus: CommandBus) -> Published:
+        own = {kind.spec().name: kind for kind in bus.registry.messages() if issubclass(kind, Event)}
+        message = _message_of(own, "event", event, values)
+        if message is not None and named is None:
+            return await bus.publish(message, **options)
+        announced = await bus.fleet.events()
+        if named is not None:
+            if message is not None or event in {each.name for each in announced}:
+                raise usage_error(f"a field of {event} has the id of its entity: leave out --entity")
+            return await bus.publish_raw(*named, event, values, **options)
+        kind, entity_id, sent, version = _read_fields(announced, event, values, "; --entity TYPE:ID publishes it unchecked")
+        if kind is None:
+            raise usage_error(f"{event} is announced without an entity, which every event has")
+        return await bus.publish_raw(kind, entity_id, event, sent, version=version, **options)
+
+    published = on_bus(target, work, sends=True)
+    names = ", ".join(published.subscriptions)
+    told = f"published to {names}" if names else "no subscription is for it, so no one gets it"
+    return Answer(published, f"{published.event_id}: {told}")
+
+
+def _entity_from(given: str) -> tuple[str, str]:
+    """Read an entity from `TYPE:ID`.
+
+    Raises:
+        typer.Exit: It has another form.
+    """
+    kind, _, entity_id = given.partition(":")
+    if not kind or not entity_id:
+        raise usage_error(f"--entity {given!r}: write TYPE:ID")
+    return kind, entity_id
+
+
 def fields_from(given: str | None) -> dict[str, Any]:
     """Read the fields of a command from JSON.
 
@@ -287,15 +359,17 @@ def message_from_class(bus: CommandBus, name: str, values: dict[str, Any]) -> Me
     Raises:
         typer.Exit: Fields are wrong.
     """
-    from command_bus.errors import InvalidCommand
-    from command_bus.messages.message import is_internal
+    own = {handler.spec.name: handler.message_type for handler in bus.registry if handler.declared is None}
+    return _message_of(own, "command", name, values)
+
+
+def _message_of(known: Mapping[str, type[M]], what: str, name: str, values: dict[str, Any]) -> M | None:
     from command_bus.serialization.json_fields import message_from_json
 
-    own = (handler.message_type for handler in bus.registry if handler.spec.name == name)
-    kind = None if is_internal(name) else next(own, None)
+    kind = None if is_internal(name) else known.get(name)
     if kind is None:
-        if hint := did_you_mean(name, [handler.spec.name for handler in bus.registry]):
-            print_error(f"the application has no command {name}{hint}")
+        if hint := did_you_mean(name, known):
+            print_error(f"the application has no {what} {name}{hint}")
         return None
     try:
         return message_from_json(kind, name, values)
@@ -317,14 +391,22 @@ async def announced_fields(bus: CommandBus, name: str, given: dict[str, Any]) ->
     Raises:
         typer.Exit: No worker announced the command, or fields are wrong.
     """
-    from command_bus.errors import InvalidCommand
+    announced = await bus.fleet.commands()
+    if name not in {each.name for each in announced} and name in {each.name for each in await bus.fleet.events()}:
+        raise usage_error(f"{name} is an event: `{PROGRAM} publish` publishes it")
+    return _read_fields(announced, name, given)
+
+
+def _read_fields(
+    announced: Sequence[CommandInfo], name: str, given: dict[str, Any], otherwise: str = ""
+) -> tuple[str | None, Any, dict[str, Any], int]:
     from command_bus.serialization.json_fields import JsonFields
 
-    info = await bus.fleet.command(name)
+    info = next((each for each in announced if each.name == name), None)
     if info is None:
-        known = [each.name for each in await bus.fleet.commands()]
+        known = [each.name for each in announced]
         shown = f"{some_of(known)}{did_you_mean(name, known)}"
-        raise usage_error(f"no worker has announced {name!r}, so it cannot be checked; announced are: {shown}")
+        raise usage_error(f"no worker has announced {name!r}, so it cannot be checked; announced are: {shown}{otherwise}")
     try:
         values = JsonFields(info.schema).read(name, given)
     except InvalidCommand as error:
