@@ -116,6 +116,8 @@ def check_entities(oldest: Sequence[EntityInfo], unhandled: Collection[str], lin
 
 
 def _resume(hold: HoldInfo, line: CommandLine) -> str:
+    if hold.subscription:
+        return line("subscriptions", "resume", hold.subscription)
     if hold.entity_type is not None:
         return line("resume", hold.entity_type)
     return line("resume", "--all") if hold.what == "everything" else line("resume", "~")

@@ -28,6 +28,7 @@ from command_bus.doctor.stored_checks import (
     examine_history,
     examine_retries,
     examine_schedules,
+    examine_subscriptions,
     first_line_of,
 )
 from command_bus.errors import CommandBusError
@@ -92,6 +93,7 @@ async def examine_work(
         *check_dead_letters(stats, age, line, ttl=bounds.dead_letter_ttl, most=bounds.max_dead_letters),
         *await _examine_counters(bus, line),
         *await examine_schedules(bus, [each.name for each in commands if each.workers], line),
+        *await examine_subscriptions(bus, line),
         *check_limits(await bus.limits.list(), await bus.session.transport.limits.keyed(), line),
         *await examine_durable(bus, longest, line),
         *await examine_retries(bus, line, error_of),

@@ -1,4 +1,4 @@
-"""Checks of `doctor` for what is stored: durable commands, schedules, unique keys, limits, priorities, history and dead letters."""
+"""Checks of `doctor` for what is stored: schedules and subscriptions, durable commands, unique keys, limits, priorities, history, letters."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from command_bus.spelling import some_of, without_numbers
 if TYPE_CHECKING:
     from command_bus.admin.info import EntityInfo, Stats
     from command_bus.admin.limits import LimitInfo
+    from command_bus.admin.subscriptions import SubscriptionInfo
     from command_bus.bus import CommandBus
     from command_bus.scheduling.info import ScheduleInfo
     from command_bus.serialization.announcements import CommandInfo
@@ -154,6 +155,40 @@ def check_schedules(
     if found and not findings:
         findings.append(Finding("schedules", "ok", f"{len(found):,}"))
     return findings
+
+
+_MANY_DELIVERIES = 10_000
+_OLD_DELIVERY = 3600.0  # seconds
+
+
+async def examine_subscriptions(bus: CommandBus, line: CommandLine) -> list[Finding]:
+    """Read the subscriptions with what waits for them, and check them."""
+    found = await bus.subscriptions.list()
+    return check_subscriptions(found, await bus.session.transport.operator.entities.now_ms(), line) if found else []
+
+
+def check_subscriptions(found: Sequence[SubscriptionInfo], now_ms: int, line: CommandLine = command_line) -> list[Finding]:
+    """Check subscriptions for those without a worker, and those that fall behind. That one is paused `check_work` says, too."""
+    findings: list[Finding] = []
+    for each in found:
+        show = line("subscriptions", "show", each.name)
+        if not each.workers:
+            waits = each.waiting > 0 and each.paused is None
+            text = f"{each.name}: no live worker handles it{f', and {each.waiting:,} deliveries wait' if each.waiting else ''}"
+            advice = f"start a worker that does, or {line('subscriptions', 'remove', each.name)}"
+            findings.append(Finding("subscriptions", "bad" if waits else "warning", text, advice))
+        if each.waiting > _MANY_DELIVERIES:
+            text = f"{each.name}: {each.waiting:,} deliveries wait for {each.entities:,} entities"
+            findings.append(Finding("subscriptions", "warning", text, f"more workers, or quicker handlers; {show}"))
+        age = 0.0 if each.oldest_ms is None else (now_ms - each.oldest_ms) / 1000
+        if age > _OLD_DELIVERY:
+            text = f"{each.name}: the oldest delivery was accepted {format_duration(age)} ago"
+            advice = f"is one parked, or do its handlers fail? {show}"
+            if each.paused is not None:
+                text += f"; it is paused{': ' if each.paused else ''}{each.paused}"
+                advice = line("subscriptions", "resume", each.name)
+            findings.append(Finding("subscriptions", "warning", text, advice))
+    return findings or [Finding("subscriptions", "ok", f"{len(found):,}")]
 
 
 _LONG = 3600.0  # seconds for which a command that fails may hold its key

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 
+from command_bus.messages.policies import parts_of_delivery
 from command_bus.serialization.limits import printable
 from command_bus.transport.flows import NO_FLOW, Flow
 from command_bus.transport.mailboxes import mailbox_label
@@ -134,6 +135,12 @@ class HoldInfo:
     reason: str
     everywhere: bool = True
     until_ms: int | None = None
+
+    @property
+    def subscription(self) -> str:
+        """The subscription that is held as a whole; empty: something else is."""
+        event_entity, name = parts_of_delivery(self.entity_type or "")
+        return "" if event_entity else name
 
 
 @dataclass(frozen=True, slots=True)
