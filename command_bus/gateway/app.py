@@ -31,7 +31,7 @@ from command_bus.gateway.inspecting import (
 )
 from command_bus.gateway.openapi import get_openapi
 from command_bus.gateway.problems import HEADERS, Problem, problem_of, retry_later
-from command_bus.gateway.sending import post_batch, post_command
+from command_bus.gateway.sending import post_batch, post_command, post_event
 from command_bus.gateway.tokens import Holder, Tokens
 from command_bus.integrations.web import counted, host_name, is_probe
 from command_bus.spelling import several_names
@@ -43,6 +43,7 @@ ROUTES: Mapping[tuple[str, ...], Mapping[str, Answer]] = {
     ("commands", _ANY): {"POST": post_command, "GET": get_command, "DELETE": delete_command},
     ("commands", _ANY, "progress"): {"GET": get_progress},
     ("events",): {"GET": get_events},
+    ("events", _ANY): {"POST": post_event},
     ("entities",): {"GET": get_entities},
     ("entities", _ANY, _ANY): {"GET": get_entity},
     ("entities", _ANY, _ANY, "state"): {"GET": get_state},

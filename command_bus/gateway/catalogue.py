@@ -1,4 +1,4 @@
-"""`Catalogue`: the commands that can be sent, from the bus's own classes and from what the workers announce."""
+"""`Catalogue`: the commands that can be sent and the events that can be published, from the bus's own classes and from what the workers announce."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from command_bus.bus import CommandBus
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
-from command_bus.messages.message import Message, Query, is_internal
+from command_bus.messages.message import Event, Message, Query, is_internal
 from command_bus.serialization.announcements import CommandInfo, read_description
 from command_bus.serialization.json_fields import JsonFields, json_fields_of
 from command_bus.worker.worker_bus import describe_message
@@ -23,7 +23,7 @@ _MISSING = 1.0
 
 @dataclass(frozen=True, slots=True)
 class KnownCommand:
-    """A command that can be sent.
+    """A command that can be sent, or an event that can be published.
 
     Attributes:
         name: The wire name.
@@ -31,6 +31,7 @@ class KnownCommand:
         info: As it is announced, or as its class says; None if JSON Schema cannot describe the class.
         fields: Reads its fields.
         kind: Its class, if this process has it.
+        is_event: Whether it is an event.
     """
 
     name: str
@@ -38,10 +39,11 @@ class KnownCommand:
     info: CommandInfo | None
     fields: JsonFields = field(compare=False)
     kind: type[Message[Any]] | None = None
+    is_event: bool = False
 
 
 class Catalogue:
-    """The commands of a bus.
+    """The commands and events of a bus.
 
     Args:
         bus: Open, once it is asked.
@@ -53,8 +55,8 @@ class Catalogue:
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
 
-    async def find(self, name: str) -> KnownCommand | None:
-        """Return a command, or None.
+    async def find(self, name: str, *, event: bool = False) -> KnownCommand | None:
+        """Return a command, or else an event; None if there is none.
 
         Raises:
             TransportUnavailable: Nothing is known yet, and the server cannot be reached.
@@ -64,10 +66,10 @@ class Catalogue:
         if age > _FRESH or (found is None and age > _MISSING):
             await self._refresh()
             found = self._known.get(name)
-        return found
+        return found if found is not None and found.is_event is event else None
 
     async def all(self) -> Mapping[str, KnownCommand]:
-        """Return all commands by name.
+        """Return all commands and events by name.
 
         Raises:
             TransportUnavailable: As for `find`.
@@ -84,7 +86,7 @@ class Catalogue:
             kinds = {kind.spec().name: kind for kind in self._bus.registry.messages()}
             own = {name: self._own(kind) for name, kind in kinds.items() if not is_internal(name)}
             try:
-                announced = await self._bus.fleet.commands()
+                announced = [*await self._bus.fleet.commands(), *await self._bus.fleet.events()]
             except CommandBusError:
                 if not self._known and not own:
                     raise
@@ -101,11 +103,11 @@ class Catalogue:
             return before
         record = describe_message(kind, self._bus.settings)
         info = None if record is None else read_description(name, record, ())
-        return KnownCommand(name, issubclass(kind, Query), info, json_fields_of(kind), kind)
+        return KnownCommand(name, issubclass(kind, Query), info, json_fields_of(kind), kind, issubclass(kind, Event))
 
     def _announced(self, info: CommandInfo) -> KnownCommand:
         """Return a command that is announced; its schema is compiled once."""
         before = self._known.get(info.name)
         same = before is not None and before.kind is None and before.info is not None and before.info.schema == info.schema
         fields = before.fields if before is not None and same else JsonFields(info.schema)
-        return KnownCommand(info.name, info.kind == "query", info, fields)
+        return KnownCommand(info.name, info.kind == "query", info, fields, is_event=info.kind == "event")

@@ -1,4 +1,4 @@
-"""`GET /openapi.json`: the gateway as an OpenAPI 3.1 document, with the commands that the token may send.
+"""`GET /openapi.json`: the gateway as an OpenAPI 3.1 document, with the commands that the token may send, and the events that it may publish.
 
 Pure but for `get_openapi`: `document` makes it from what is known.
 """
@@ -17,7 +17,7 @@ from command_bus.gateway.following import EventQuery
 from command_bus.gateway.incoming import Incoming, Query
 from command_bus.gateway.inspecting import CancelQuery, EntitiesQuery, EntityQuery, LettersQuery, LookQuery, SchedulesQuery
 from command_bus.gateway.problems import PROBLEM_TYPE, answer
-from command_bus.gateway.sending import Batch, SendOptions
+from command_bus.gateway.sending import Batch, EventOptions, SendOptions
 from command_bus.gateway.tokens import Rights
 
 Json = dict[str, Any]
@@ -44,6 +44,7 @@ COMPONENTS: Json = {
         {"errors": {"type": "array", "items": _object({"field": _TEXT, "problem": _TEXT})}, "command_id": _TEXT, "right": _TEXT},
     ),
     "Receipt": _object({"command_id": _TEXT, "status": {"enum": ["accepted", "duplicate", "replaced"]}, "other": _TEXT_OR_NULL}),
+    "Published": _object({"event_id": _TEXT, "subscriptions": {"type": "array", "items": _TEXT}}),
     "BatchResult": _object(
         {
             "accepted": _COUNT,
@@ -113,7 +114,12 @@ def document(known: Mapping[str, KnownCommand], rights: Rights, root: str) -> Js
     paths: Json = {}
     for name, command in sorted(known.items()):
         may_send, may_call = rights.may("send", name) and not command.is_query, rights.may("call", name)
-        if command.info is not None and (may_send or may_call):
+        if command.info is None:
+            continue
+        if command.is_event:
+            if rights.may("publish", name):
+                paths[f"/events/{_segment(name)}"] = {"post": _publishing(command, schemas)}
+        elif may_send or may_call:
             paths[f"/commands/{_segment(name)}"] = {"post": _sending(command, schemas, sends=may_send, calls=may_call)}
     if rights.may_some("send"):
         body = Batch.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -152,6 +158,17 @@ def _sending(command: KnownCommand, schemas: Json, *, sends: bool, calls: bool) 
     operation = _operation(f"send_{_PLAIN.sub('_', command.name)}", summary, answers, body=own)
     operation["parameters"] = [_KEY, *([_PREFER] if calls else []), *(_parameters(SendOptions) if sends else [])]
     return operation
+
+
+def _publishing(event: KnownCommand, schemas: Json) -> Json:
+    """Return the operation that publishes an event, and add its schema."""
+    info = event.info
+    assert info is not None  # noqa: S101 - for type checkers: the caller has looked
+    own = _component(event.name, schemas, "events")
+    schemas[own] = _moved(info.schema, own, schemas)
+    summary = str(info.schema.get("description") or f"Publish {event.name}").partition("\n")[0]
+    name = f"publish_{_PLAIN.sub('_', event.name)}"
+    return _operation(name, summary, {"202": "Published"}, EventOptions, _KEY, body=own)
 
 
 def _single(rights: Rights) -> Json:
@@ -233,9 +250,9 @@ def _segment(name: str) -> str:
 # Schemas of commands: their definitions become components of the document.
 
 
-def _component(name: str, schemas: Iterable[str]) -> str:
-    """Return a name for a command's schema that no other has."""
-    plain = found = f"commands.{_PLAIN.sub('_', name)}"
+def _component(name: str, schemas: Iterable[str], kind: str = "commands") -> str:
+    """Return a name for the schema of a command or event that no other has."""
+    plain = found = f"{kind}.{_PLAIN.sub('_', name)}"
     number = 1
     while found in schemas:
         number += 1

@@ -25,6 +25,7 @@ from command_bus.errors import (
     InvalidCommand,
     InvalidSettings,
     PayloadTooLarge,
+    PublishedInPart,
     QueueFull,
     TransportUnavailable,
     Unconfirmed,
@@ -70,6 +71,7 @@ _STATUS: dict[type[CommandBusError], int] = {
     UnknownDeadLetter: 404,
     UnknownSchedule: 404,
     QueueFull: 503,
+    PublishedInPart: 503,
     TransportUnavailable: 503,
     Unconfirmed: 503,
     BusClosed: 503,
@@ -88,6 +90,7 @@ _WORDS = {
     CommandOutcomeError: "the command was not carried out",
     CallCycle: "the command was not carried out",
     Unconfirmed: "too few replicas have confirmed it in time; with an Idempotency-Key asking again is safe",
+    PublishedInPart: "some subscriptions have the event, others refused it: publish it again with this idempotency_key",
     TransportUnavailable: _SERVER_AWAY,
     BusClosed: _SERVER_AWAY,
 }
@@ -157,6 +160,8 @@ _MEMBERS: tuple[tuple[type[CommandBusError], str], ...] = (
     (CommandTimeout, "state"),
     (QueueFull, "limit"),
     (UniqueKeyTaken, "other"),
+    (PublishedInPart, "event_id"),
+    (PublishedInPart, "subscriptions"),
     (TransportUnavailable, "outcome_unknown"),
 )
 """Attributes of errors that are members of their problems, unless they are empty."""
@@ -164,4 +169,6 @@ _MEMBERS: tuple[tuple[type[CommandBusError], str], ...] = (
 
 def _members(error: CommandBusError) -> dict[str, Any]:
     found = {name: getattr(error, name) for kind, name in _MEMBERS if isinstance(error, kind)}
+    if isinstance(error, PublishedInPart):
+        found["refused"] = {name: problem_of(each).facts() for name, each in error.refused.items()}
     return {name: value for name, value in found.items() if value not in (None, "", {})}

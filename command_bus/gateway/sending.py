@@ -1,4 +1,4 @@
-"""`POST /commands/{name}` and `POST /commands`: dispatch a command, call it, dispatch many."""
+"""`POST /commands/{name}` and `POST /commands`: dispatch a command, call it, dispatch many. `POST /events/{name}`: publish an event."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from starlette.responses import Response
 
 from command_bus.admin.json_data import to_jsonable
-from command_bus.errors import CommandBusError, CommandTimeout, InvalidCommand
+from command_bus.errors import CommandBusError, CommandTimeout, InvalidCommand, PublishedInPart
 from command_bus.gateway.catalogue import KnownCommand
 from command_bus.gateway.incoming import Incoming, Query
 from command_bus.gateway.problems import Problem, answer, failed_fields, problem_of
-from command_bus.messages.message import Message
+from command_bus.messages.event import Published, PublishOptions
+from command_bus.messages.message import Event, Message
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope, RawEnvelope
 from command_bus.messages.policies import Priority
 from command_bus.messages.receipts import BatchOutcome, Receipt
+from command_bus.sending.options import new_command_id
 from command_bus.serialization.json_forms import read_json
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.msgpack import unpack
@@ -30,20 +32,32 @@ _QUERY_WAIT = 10.0
 """Seconds for a query whose request does not say how long it waits."""
 
 
-class SendOptions(Query):
-    """Options of a command, beside its fields; see `CommandBus.dispatch`."""
+class EventOptions(Query):
+    """Options of an event, beside its fields; see `CommandBus.publish`."""
 
     delay: float | None = Field(default=None, ge=0, description="Seconds until it takes its place in its entity's line.")
     at: AwareDatetime | None = Field(default=None, strict=False, description="The moment when it does, instead of `delay`.")
     expires: float | None = Field(default=None, gt=0, description="Seconds after which it is not started any more.")
+    priority: Priority | None = Field(default=None, description="Which entities come first, rather than as its class says.")
+
+    def publish_options(self) -> PublishOptions:
+        """Return them as a publication takes them."""
+        return cast("PublishOptions", _given(self, EventOptions))
+
+
+class SendOptions(EventOptions):
+    """Options of a command, beside its fields; see `CommandBus.dispatch`."""
+
     keep_result: bool = Field(default=False, description="Keep its result, as that of a command with an Idempotency-Key is kept.")
-    priority: Priority | None = Field(default=None, description="Which entities come first, rather than as the command says.")
     attempt_timeout: float | None = Field(default=None, gt=0, description="Seconds that one attempt may take.")
 
     def dispatch_options(self) -> DispatchOptions:
         """Return them as a dispatch takes them."""
-        given = {name: getattr(self, name) for name in SendOptions.model_fields}
-        return cast("DispatchOptions", {name: value for name, value in given.items() if value is not None})
+        return cast("DispatchOptions", _given(self, SendOptions))
+
+
+def _given(options: Query, kind: type[Query]) -> dict[str, Any]:
+    return {name: value for name in kind.model_fields if (value := getattr(options, name)) is not None}
 
 
 class BatchItem(SendOptions):
@@ -115,7 +129,47 @@ async def post_batch(incoming: Incoming) -> Response:
     return answer({**facts, "outcomes": [_outcome(each) for each in result.outcomes]})
 
 
+async def post_event(incoming: Incoming) -> Response:
+    """Publish an event. Without a key it gets one, by which an event that some subscriptions refused is published again."""
+    known = await _named(incoming, incoming.path[1], ("publish",), event=True)
+    options, key = incoming.query(EventOptions).publish_options(), _chosen_key(incoming) or new_command_id()
+    options["event_id"], options["headers"] = incoming.holder.command_id(key), _headers_of(incoming)
+    body = await incoming.body()
+    event = await incoming.apart(len(body), lambda: _command(known, body))
+    try:
+        published = await _publish(incoming, event, options)
+    except PublishedInPart as error:
+        problem = problem_of(error)
+        problem.members["idempotency_key"] = key
+        raise problem from None
+    return answer(published._asdict(), 202)
+
+
 # Who may send what.
+
+
+async def _named(incoming: Incoming, name: str, acts: tuple[str, ...], *, event: bool = False) -> KnownCommand:
+    """Return the command of this name, or the event, if the holder may do one of these acts with it.
+
+    Raises:
+        Problem: They may do none, or there is none.
+    """
+    rights, catalogue = incoming.holder.rights, incoming.state.catalogue
+
+    def may(what: str) -> bool:
+        return any(rights.may(act, what) for act in acts)
+
+    known = await catalogue.find(name, event=event) if may(name) else None
+    if known is not None:
+        return known
+    found = await catalogue.all()
+    hint = did_you_mean(name, [each.name for each in found.values() if each.is_event is event and may(each.name)])
+    if not may(name):
+        raise Problem(403, "forbidden", f"this token may not {acts[0]} {name[:200]!r}{hint}", right=f"{acts[0]}:{name[:200]}")
+    if name in found:
+        hint = f"; it is a command: POST /commands/{name}" if event else f"; it is an event: POST /events/{name}"
+    what = "event" if event else "command"
+    raise Problem(404, f"unknown_{what}_name", f"no worker has announced {what} {name[:200]!r}{hint}")
 
 
 async def _permitted(incoming: Incoming, name: str, *, calls: bool) -> KnownCommand:
@@ -124,18 +178,9 @@ async def _permitted(incoming: Incoming, name: str, *, calls: bool) -> KnownComm
     Raises:
         Problem: They may not, or there is none.
     """
-    rights, catalogue = incoming.holder.rights, incoming.state.catalogue
-    if not rights.may("send", name) and not rights.may("call", name):
-        allowed = [each for each in await catalogue.all() if rights.may("send", each) or rights.may("call", each)]
-        raise Problem(
-            403, "forbidden", f"this token may not send {name[:200]!r}{did_you_mean(name, allowed)}", right=f"send:{name[:200]}"
-        )
-    known = await catalogue.find(name)
-    if known is None:
-        allowed = [each for each in await catalogue.all() if rights.may("send", each) or rights.may("call", each)]
-        raise Problem(404, "unknown_command_name", f"no worker has announced {name[:200]!r}{did_you_mean(name, allowed)}")
+    known = await _named(incoming, name, ("send", "call"))
     act = "call" if calls or known.is_query else "send"
-    if not rights.may(act, name):
+    if not incoming.holder.rights.may(act, name):
         why = ": a query is always called" if known.is_query and not calls else ""
         raise Problem(403, "forbidden", f"this token may not {act} {name!r}{why}", right=f"{act}:{name}")
     return known
@@ -267,6 +312,16 @@ async def _dispatch(incoming: Incoming, command: Message[Any] | RawEnvelope, ask
     return await incoming.bus.dispatch(command, **options)
 
 
+async def _publish(incoming: Incoming, event: Message[Any] | RawEnvelope, options: PublishOptions) -> Published:
+    if isinstance(event, Event):
+        return await incoming.bus.publish(event, **options)
+    if not isinstance(event, RawEnvelope) or event.entity_type is None or event.entity_id is None:
+        raise Problem(409, "no_entity", "it is announced without an entity, which every event has")
+    return await incoming.bus.publish_raw(
+        event.entity_type, event.entity_id, event.name, event.payload, version=event.version, **options
+    )
+
+
 async def _call(incoming: Incoming, command: Message[Any] | RawEnvelope, wait: float, asked: _Asked) -> Response:
     """Call a command, and answer with its reply."""
     options = asked.options
@@ -318,7 +373,13 @@ def _wait_of(incoming: Incoming) -> float | None:
 
 
 def _key_of(incoming: Incoming) -> str | None:
-    """Return the command id of the key that the client has chosen; it may stand in quotes."""
+    """Return the command id of the key that the client has chosen."""
+    key = _chosen_key(incoming)
+    return None if key is None else incoming.holder.command_id(key)
+
+
+def _chosen_key(incoming: Incoming) -> str | None:
+    """Return the key that the client has chosen; it may stand in quotes."""
     key = incoming.header(b"idempotency-key")
     if key is None:
         return None
@@ -326,7 +387,7 @@ def _key_of(incoming: Incoming) -> str | None:
         key = key[1:-1]
     if not key:
         raise Problem(400, "invalid_header", "Idempotency-Key: it is empty")
-    return incoming.holder.command_id(key)
+    return key
 
 
 def _headers_of(incoming: Incoming) -> dict[str, str] | None:

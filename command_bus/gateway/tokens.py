@@ -62,10 +62,15 @@ def checked_rate(name: str, rate: object) -> float | None:
     return float(rate)
 
 
-ACTS = ("send", "call", "look", "cancel", "events", "inspect", "read")
-"""The rights that there are: to dispatch, to wait for a reply, to see one command by its id, to cancel one, to hear events, to read what
-operators read, to read the states of entities."""
-_OF_ONE: Mapping[str, Callable[[str], bool]] = {"send": is_wire_name, "call": is_wire_name, "read": is_entity_type}
+ACTS = ("send", "call", "publish", "look", "cancel", "events", "inspect", "read")
+"""The rights that there are: to dispatch, to wait for a reply, to publish an event, to see one command by its id, to cancel one, to hear
+events, to read what operators read, to read the states of entities."""
+_OF_ONE: Mapping[str, Callable[[str], bool]] = {
+    "send": is_wire_name,
+    "call": is_wire_name,
+    "publish": is_wire_name,
+    "read": is_entity_type,
+}
 _ALL = "*"
 
 
@@ -74,8 +79,8 @@ class Rights:
 
     Args:
         name: What messages call the token.
-        given: `send`, `call`, `look`, `cancel`, `events`, `inspect`, `read`, or `*` for all; `send:Deposit` and `call:Deposit` are for one
-            command, `read:account` for one entity type.
+        given: `send`, `call`, `publish`, `look`, `cancel`, `events`, `inspect`, `read`, or `*` for all; `send:Deposit` and `call:Deposit` are
+            for one command, `publish:account.deposited` for one event, `read:account` for one entity type.
 
     Raises:
         InvalidSettings: One is no right.
@@ -111,7 +116,7 @@ class Rights:
             self._acts.add(act)
         elif act not in _OF_ONE or not _OF_ONE[act](command):
             raise InvalidSettings(
-                f"{name!r} has the right {right!r}: only send and call are for one command, by its wire name, and read for one entity type"
+                f"{name!r} has the right {right!r}: send, call, publish may be for one command or event, by its wire name, read for one entity type"
             )
         else:
             self._commands.add((act, command))

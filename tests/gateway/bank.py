@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from command_bus import Command, CommandBus, CommandContext, EntityId, HandlerRegistry, Query, Reject, RetryPolicy
+from command_bus import Command, CommandBus, CommandContext, EntityId, Event, HandlerRegistry, Query, Reject, RetryPolicy
 from command_bus.gateway import Grant, Tokens, tokens
 
 __all__ = ["TOKENS", "Bank", "allowed", "open_bank", "token_of"]
@@ -52,6 +52,14 @@ class Stamp(Command[str]):
     tags: Annotated[list[str], Field(default_factory=list)]
 
 
+class Deposited(Event, entity="account", name="account.deposited"):
+    """Money was put on an account."""
+
+    account_id: EntityId
+    amount: Annotated[int, Field(gt=0)]
+    price: Decimal = Decimal(0)
+
+
 class Held(Command[str], entity="hold"):
     hold_id: EntityId
 
@@ -64,6 +72,7 @@ class Bank:
     balances: dict[str, int] = field(default_factory=dict)
     headers: dict[str, dict[str, str]] = field(default_factory=dict)
     held: asyncio.Event = field(default_factory=asyncio.Event)
+    posted: list[tuple[str, str, int, Decimal, str | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         handles = self.registry.handles
@@ -74,6 +83,7 @@ class Bank:
         handles(Audit)(self.audit)
         handles(Stamp)(self.stamp)
         handles(Held)(self.hold)
+        self.registry.subscribes("ledger", Deposited)(self.post)
 
     async def deposit(self, command: Deposit, context: CommandContext) -> int:
         account = str(command.account_id)
@@ -103,6 +113,10 @@ class Bank:
     async def stamp(self, command: Stamp) -> str:
         return f"{command.at.isoformat()} {command.price} {','.join(command.tags)}"
 
+    async def post(self, event: Deposited, context: CommandContext) -> None:
+        tenant = context.headers.get("tenant")
+        self.posted.append((context.event_id, str(event.account_id), event.amount, event.price, tenant))
+
     async def hold(self, command: Held) -> str:
         await self.held.wait()
         return "released"
@@ -110,7 +124,7 @@ class Bank:
 
 TOKENS = {
     name: f"cb_test_token_of_{name}_0123456789"
-    for name in ("ops", "ci", "caller", "looker", "canceller", "hearer", "reader", "slow")
+    for name in ("ops", "ci", "caller", "publisher", "looker", "canceller", "hearer", "reader", "slow")
 }
 
 
@@ -124,6 +138,7 @@ def allowed() -> Tokens:
             "ops": Grant(TOKENS["ops"], ("*",)),
             "ci": Grant(TOKENS["ci"], ("send:Deposit",)),
             "caller": Grant(TOKENS["caller"], ("call:Deposit", "call:GetBalance")),
+            "publisher": Grant(TOKENS["publisher"], ("publish:account.deposited",)),
             "looker": Grant(TOKENS["looker"], ("look",)),
             "canceller": Grant(TOKENS["canceller"], ("cancel",)),
             "hearer": Grant(TOKENS["hearer"], ("events",)),

@@ -373,7 +373,7 @@ async def test_155_a_bug_is_500_and_tells_nothing(
 ) -> None:
     app = gateway(bus, allow=allowed())
 
-    async def broken(*_: Any) -> None:
+    async def broken(*_: Any, **__: Any) -> None:
         raise KeyError("password=hunter2")
 
     monkeypatch.setattr(app.state.catalogue, "find", broken)
