@@ -7,33 +7,52 @@ from typing import Any
 
 from command_bus.durable.run import DurableRun, TrackedOperation, Waited
 from command_bus.durable.step import Step
-from command_bus.errors import BadStep, StepMismatch
+from command_bus.errors import BadStep, CommandCancelled, StepMismatch
 from command_bus.messages.durable import Durable
 from command_bus.transport.ports.durable import Note
+
+_AT_ONCE = 250
+"""Operations that are begun at once: a thousand calls of one step would hold up the server."""
 
 
 class AllOf(TrackedOperation):
     """Waits until several operations have ended."""
 
-    def __init__(self, run: DurableRun, parts: tuple[Durable[Any], ...]) -> None:
+    def __init__(self, run: DurableRun, parts: tuple[Durable[Any], ...], *, return_exceptions: bool = False) -> None:
         super().__init__(run)
         self._parts = parts
+        self._return_exceptions = return_exceptions
         self._operations: list[Waited | Step] = [_part(each, "all", Waited, Step) for each in parts]
         if parts:
             self.name = f"all({self._operations[0].name})"
 
     async def performed(self, durable: Durable[Any]) -> Any:
-        begun = await asyncio.gather(*map(_begun, self._parts), return_exceptions=True)
-        waits = [each for each in self._operations if isinstance(each, Waited)]
-        failed = next((each for each in begun if isinstance(each, BaseException)), None)
+        begun: list[Any] = []
+        for page in range(0, len(self._parts), _AT_ONCE):
+            begun += await asyncio.gather(*map(_begun, self._parts[page : page + _AT_ONCE]), return_exceptions=True)
+        waits = [each for each, done in zip(self._operations, begun, strict=True) if isinstance(each, Waited) and done is None]
+        failed = next((each for each in begun if isinstance(each, BaseException) and not self._returns(each)), None)
         if failed is None and not all(map(self.run.is_over, waits)):
             await self.run.wait(durable, waits, wanted=len(waits))
         if failed is not None:
             raise failed
-        ended = [
-            each if isinstance(part, Step) else await part.result() for part, each in zip(self._operations, begun, strict=True)
-        ]
-        return tuple(ended)
+        return tuple([await self._ended(part, each) for part, each in zip(self._operations, begun, strict=True)])
+
+    async def _ended(self, part: Waited | Step, begun: Any) -> Any:
+        """Return the result of a part, or its error if that is asked for."""
+        if isinstance(part, Step) or begun is not None:
+            return begun
+        try:
+            return await part.result()
+        except Exception as error:
+            if self._returns(error):
+                return error
+            raise
+
+    def _returns(self, error: BaseException) -> bool:
+        """Return whether an error is a result: not if the command itself is to end."""
+        is_own = isinstance(error, CommandCancelled) and self.run.wish is not None
+        return self._return_exceptions and isinstance(error, Exception) and not is_own
 
     def leave(self) -> None:
         for each in self._operations:

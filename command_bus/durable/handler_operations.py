@@ -19,7 +19,7 @@ from command_bus.durable.values import compare
 from command_bus.durable.waits import Call, Signal, Sleep
 from command_bus.errors import InvalidCommand
 from command_bus.messages.durable import Durable, Operation, StepOptions
-from command_bus.messages.message import Message
+from command_bus.messages.message import Message, reply_of
 from command_bus.messages.options import DurableCallOptions
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.transport.ports.durable import Note
@@ -74,7 +74,13 @@ class HandlerOperations:
         out = children.outgoing(command, **sent)
         undoing = None if undo is None else children.outgoing(undo)
         seconds = None if timeout is None else checked_seconds("timeout", timeout)
-        made = Call(self._run, out, type(command).spec().reply, seconds, undoing, key=key)
+        return self._called(Call(self._run, out, reply_of(command), seconds, undoing, key=key), out)
+
+    def call_packed(self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str) -> Durable[Any]:
+        out.given_id = True  # its outcome is remembered, should it not reach the caller
+        return self._called(Call(self._run, out, Any, None, undo, key=key), out)
+
+    def _called(self, made: Call, out: OutgoingMessage) -> Durable[Any]:
         return self._awaited(made, "call({}(…))", out.name)
 
     def sleep(self, seconds: float, key: str | None) -> Durable[None]:
@@ -86,9 +92,9 @@ class HandlerOperations:
         checked = checked_name("name of a signal", name)
         return self._awaited(Signal(self._run, name, checked, timeout, returns), "signal({!r})", name)
 
-    def all(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]:
+    def all(self, operations: tuple[Durable[Any], ...], *, return_exceptions: bool) -> Durable[Any]:
         self._in_flight.check_place()
-        return self._awaited(AllOf(self._run, operations), "all(…)")
+        return self._awaited(AllOf(self._run, operations, return_exceptions=return_exceptions), "all(…)")
 
     def first(self, operations: tuple[Durable[Any], ...], key: str | None) -> Durable[Any]:
         self._in_flight.check_place()

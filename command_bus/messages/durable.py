@@ -21,6 +21,7 @@ from command_bus.messages.retry_policy import RetryPolicy
 if TYPE_CHECKING:
     from command_bus.messages.message import Message
     from command_bus.messages.options import FollowUpOptions, SendOn
+    from command_bus.messages.outgoing import OutgoingMessage
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -132,7 +133,9 @@ class DurableOperations(Protocol):
 
     def signal(self, name: str, timeout: float | None, returns: Any) -> Durable[Any]: ...
 
-    def all(self, operations: tuple[Durable[Any], ...]) -> Durable[Any]: ...
+    def all(self, operations: tuple[Durable[Any], ...], *, return_exceptions: bool) -> Durable[Any]: ...
+
+    def call_packed(self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str) -> Durable[Any]: ...
 
     def first(self, operations: tuple[Durable[Any], ...], key: str | None) -> Durable[Any]: ...
 
@@ -300,9 +303,20 @@ class DurableContext(CommandContext):
     ) -> Coroutine[object, None, tuple[A, B, C]]: ...
     @overload
     def all(self, *operations: Coroutine[object, None, A]) -> Coroutine[object, None, tuple[A, ...]]: ...
-    def all(self, *operations: Any) -> Coroutine[object, None, Any]:
-        """Wait until each of these has ended, and return their results; the error of the first in this order that has one is raised."""
-        return self._durable().all(operations)
+    @overload
+    def all(
+        self, *operations: Coroutine[object, None, A], return_exceptions: bool
+    ) -> Coroutine[object, None, tuple[A | Exception, ...]]: ...
+    def all(self, *operations: Any, return_exceptions: bool = False) -> Coroutine[object, None, Any]:
+        """Wait until each of these has ended, and return their results.
+
+        The error of the first in this order that has one is raised; with `return_exceptions` each is in its place of the results.
+        """
+        return self._durable().all(operations, return_exceptions=return_exceptions)
+
+    def call_packed(self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str) -> Coroutine[object, None, Any]:
+        """Call a command that is encoded. For the library's own handlers."""
+        return self._durable().call_packed(out, undo, key)
 
     def first(self, *operations: Coroutine[object, None, A], key: str | None = None) -> Coroutine[object, None, Durable[A]]:
         """Wait until one of these has ended, and return that one: `winner = await context.first(paid, late)`, then `await winner`.

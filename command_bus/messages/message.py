@@ -31,6 +31,8 @@ from command_bus.spelling import shown
 
 Reply_co = TypeVar("Reply_co", covariant=True)
 
+REPLY_TYPE = "__reply_type__"
+"""The slot of a workflow that has the type of its reply: no part of what is sent."""
 _UNCHECKED = "__unchecked__"
 """Stands beside the fields of a message that pydantic has not validated as a whole: it is read back before it is sent (see `MessageCodec`)."""
 MAX_COMMAND_ID_BYTES = 512
@@ -270,6 +272,11 @@ class Message(BaseModel, Generic[Reply_co]):
         """Return the canonical id of the entity that this message names, or None for a message without one."""
         key = type(self).spec().key
         return None if key is None else canonical_entity_id(getattr(self, key))
+
+
+def reply_of(message: Message[Any]) -> Any:
+    """Return the type of a message's reply: that of its class, or of a workflow that of its last command."""
+    return getattr(message, REPLY_TYPE, None) or type(message).spec().reply
 
 
 _OWN_NAMES = frozenset({"entity_id", "spec"})

@@ -19,7 +19,7 @@ from command_bus.clock import checked_seconds, mono
 from command_bus.errors import CommandBusError, InvalidCommand, TransportUnavailable
 from command_bus.messages.context import while_lent
 from command_bus.messages.event import Published
-from command_bus.messages.message import Message, canonical_entity_id, check_entity_type, checked_id
+from command_bus.messages.message import Message, canonical_entity_id, check_entity_type, checked_id, reply_of
 from command_bus.messages.options import CallOptions, DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
 from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt
@@ -83,7 +83,7 @@ class Sender:
             producer = self._session.transport.producer
             return receipt(submission.command_id, await producer.enqueue(submission, self._settings.dispatch_timeout))
         out = self._builder.outgoing(command, options)
-        return await self._accepted(out, type(command), is_kept=options.get("keep_result") or type(command).spec().durable)
+        return await self._accepted(out, command, is_kept=options.get("keep_result") or type(command).spec().durable)
 
     async def dispatch_raw(
         self,
@@ -97,10 +97,12 @@ class Sender:
         out = self._builder.raw(entity_type, entity_id, name, payload, version, options)
         return await self._accepted(out, None, is_kept=options.get("keep_result"))
 
-    async def _accepted(
-        self, out: OutgoingMessage, command_type: type[Message[Any]] | None, *, is_kept: bool | None
-    ) -> Receipt[Any]:
-        ask = partial(self._ask_later, command_type) if is_kept else None
+    async def _accepted(self, out: OutgoingMessage, command: Message[Any] | None, *, is_kept: bool | None) -> Receipt[Any]:
+        ask = (
+            partial(self._ask_later, out.name, out.entity_type, Any if command is None else reply_of(command))
+            if is_kept
+            else None
+        )
         return receipt(out.command_id, await self._send(out), ask, out.other)
 
     def outbox(self, command_id: str) -> FollowUps:
@@ -151,7 +153,7 @@ class Sender:
         if on_progress is not None:
             checked_listener(on_progress)
         out = self._builder.outgoing(command, options)
-        exchange = self._exchange(out, type(command).spec().reply, timeout)
+        exchange = self._exchange(out, reply_of(command), timeout)
         if on_progress is not None:
             exchange = call_with_progress(
                 self._session, exchange, out.command_id, partial(self._builder.mailbox_for, out), on_progress
@@ -174,20 +176,21 @@ class Sender:
         return await self._exchange(out, Any, timeout)
 
     async def result(self, command_id: str | UUID, command_type: type[Message[Any]] | None, timeout: float) -> Any:
+        name, reply = ("", Any) if command_type is None else (command_type.spec().name, command_type.spec().reply)
+        return await self._result(command_id, name, reply, timeout)
+
+    async def _result(self, command_id: str | UUID, name: str, reply: Any, timeout: float) -> Any:
         seconds = checked_seconds("timeout", timeout, zero=True)
-        reply_type = Any if command_type is None else command_type.spec().reply
-        names = () if command_type is None else (command_type.spec().name,)
-        result = self._results.result(checked_id(command_id), reply_type, seconds, names)
+        result = self._results.result(checked_id(command_id), reply, seconds, (name,) if name else ())
         if seconds <= 0:
             return await result
         hook = self._session.active_hook
         return await while_lent(result if hook is None else hook.awaited(result))
 
-    async def _ask_later(self, command_type: type[Message[Any]] | None, command_id: str, timeout: float | None) -> Any:
+    async def _ask_later(self, name: str, entity_type: str | None, reply: Any, command_id: str, timeout: float | None) -> Any:
         """Return the result that a receipt is asked for: see `Receipt.result`."""
-        entity_type = None if command_type is None else command_type.spec().entity
         seconds = self._settings.call_timeout_of(entity_type) if timeout is None else checked_seconds("timeout", timeout)
-        return await self.result(command_id, command_type, seconds)
+        return await self._result(command_id, name, reply, seconds)
 
     def _exchange(self, out: OutgoingMessage, reply_type: Any, timeout: float | None) -> Awaitable[Any]:
         """Send a message for a caller who waits so many seconds, and return the result in its reply."""

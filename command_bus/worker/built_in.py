@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+from command_bus.errors import CommandCancelled, CommandOutcomeError, CommandRejected, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import CommandContext
+from command_bus.messages.durable import DurableContext
 from command_bus.messages.event import Publish
 from command_bus.messages.message import is_internal
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.messages.policies import OF_SUBSCRIPTION
+from command_bus.serialization.limits import DEFAULT_LIMITS
+from command_bus.serialization.msgpack import pack, unpack
+from command_bus.workflows.building import Chain, Group
+from command_bus.workflows.nodes import GroupCounts, NodeFailed, PackedNode
 
 _BUILT_IN = HandlerRegistry()
 
@@ -40,3 +47,79 @@ async def publish(command: Publish, context: CommandContext) -> None:
         options=dict(command.options),
     )
     context.publish_as(event)
+
+
+@_BUILT_IN.handles(Chain)
+async def run_chain(command: Chain, context: DurableContext) -> Any:
+    """Call the nodes one after the other; return the result of the last."""
+    result: Any = None
+    for number, node in enumerate(command.nodes):
+        result = await _one(context, node, str(number), result)
+    return result
+
+
+@_BUILT_IN.handles(Group)
+async def run_group(command: Group[Any], context: DurableContext) -> Any:
+    """Call the nodes side by side, then the chord; return what the command promises."""
+    calls = [_call(context, node, str(number)) for number, node in enumerate(command.nodes)]
+    ended = await context.all(*calls, return_exceptions=True)
+    errors = [(node, each) for node, each in zip(command.nodes, ended, strict=True) if isinstance(each, Exception)]
+    if errors and command.failures == "fail":
+        raise _refusal(*errors[0])
+    results: Any = [
+        _failed(node, each).model_dump() if isinstance(each, Exception) else each
+        for node, each in zip(command.nodes, ended, strict=True)
+    ]
+    if not command.results:
+        results = GroupCounts(completed=len(ended) - len(errors), failed=len(errors)).model_dump()
+    return results if command.chord is None else await _one(context, command.chord, "chord", results)
+
+
+async def _one(context: DurableContext, node: PackedNode, key: str, before: Any) -> Any:
+    """Call a node and wait for it.
+
+    Raises:
+        Reject: It has ended otherwise than by a reply.
+    """
+    try:
+        return await _call(context, node, key, before)
+    except CommandOutcomeError as error:
+        if isinstance(error, CommandCancelled) and error.command_id == context.command_id:
+            raise  # it is the workflow that is to end
+        raise _refusal(node, error) from error
+
+
+def _call(context: DurableContext, node: PackedNode, key: str, before: Any = None) -> Coroutine[object, None, Any]:
+    payload = node.payload
+    if node.takes is not None:
+        fields: Any = unpack(payload, DEFAULT_LIMITS)
+        payload = pack({**fields, node.takes: before}, DEFAULT_LIMITS)
+    undo = None if node.undo is None else _outgoing(node.undo, node.undo.payload)
+    return context.call_packed(_outgoing(node, payload), undo, key)
+
+
+def _outgoing(node: PackedNode, payload: bytes) -> OutgoingMessage:
+    return OutgoingMessage(
+        node.name, node.entity_type, node.entity_id, payload,
+        at_most_once=node.at_most_once, headers=dict(node.headers), priority=node.priority, tenant=node.tenant, options=dict(node.options),
+    )  # fmt: skip
+
+
+def _failed(node: PackedNode, error: Exception) -> NodeFailed:
+    entity = None if node.entity_type is None else f"{node.entity_type}:{node.entity_id}"
+    return NodeFailed(
+        command=node.name,
+        entity=entity,
+        command_id=getattr(error, "command_id", ""),
+        code=getattr(error, "code", type(error).__name__),
+        error=str(error),
+    )
+
+
+def _refusal(node: PackedNode, error: Exception) -> Reject:
+    """Return the refusal of a workflow whose node has ended so: that of the node, if its handler refused it."""
+    if isinstance(error, CommandRejected):
+        return Reject(error.message, code=error.code, details=error.details)
+    failed = _failed(node, error)
+    where = "" if failed.entity is None else f" of {failed.entity}"
+    return Reject(f"{failed.command}{where} has not completed: {failed.error}", code="node_failed", details=failed.model_dump())

@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("handlers", "middleware", "notifications", "observer", "transport.redis"),
     ("session",),
     ("sending",),
-    ("durable",),
+    ("durable", "workflows"),
     ("worker",),
     ("admin",),
     ("scheduling",),
