@@ -27,7 +27,7 @@ from command_bus.dashboard.masking import Masking
 from command_bus.dashboard.pages.checks import checks_page
 from command_bus.dashboard.pages.commands import audit_page, command_page, history_page, letter_page, letters_page, search_page
 from command_bus.dashboard.pages.entities import entities_page, entity_page, standing_page
-from command_bus.dashboard.pages.fleet import limits_page, live, schedules_page, workers_page
+from command_bus.dashboard.pages.fleet import limits_page, live, schedules_page, subscriptions_page, workers_page
 from command_bus.dashboard.pages.selection import commands_page
 from command_bus.dashboard.pages.throughput import throughput_page
 from command_bus.dashboard.passwords import SESSION_COOKIE, Passwords, Signer, source_of
@@ -204,6 +204,7 @@ PAGES: dict[str, Page] = {
     "/letter": letter_page,
     "/workers": workers_page,
     "/schedules": schedules_page,
+    "/subscriptions": subscriptions_page,
     "/limits": limits_page,
     "/throughput": throughput_page,
     "/checks": checks_page,

@@ -30,6 +30,7 @@ from command_bus.errors import (
     UnknownDeadLetter,
     UnknownLimit,
     UnknownSchedule,
+    UnknownSubscription,
 )
 
 _MOST_BYTES = 2 * 1024 * 1024
@@ -285,7 +286,7 @@ def _is_https(request: Request) -> bool:
     return request.scope["scheme"] == "https" or request.headers.get("x-forwarded-proto", "").strip().lower() == "https"
 
 
-_UNKNOWN = (UnknownCommand, UnknownDeadLetter, UnknownLimit, UnknownSchedule)
+_UNKNOWN = (UnknownCommand, UnknownDeadLetter, UnknownLimit, UnknownSchedule, UnknownSubscription)
 _WORDS = {400: "This cannot be read", 403: "Not allowed", 404: "Not found", 503: "The server does not answer"}
 _log = logging.getLogger("command_bus.dashboard")
 

@@ -50,6 +50,8 @@ READ = [
     "/command?id=later-1",
     "/workers",
     "/schedules?name=nightly-ledger",
+    "/subscriptions",
+    "/entity?type=order@ledger&id=o-1001",
     "/limits?name=partner",
     "/throughput",
     "/history?name=Mail&status=completed",

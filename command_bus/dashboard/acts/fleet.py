@@ -1,4 +1,4 @@
-"""Acts on entities, commands and schedules, and on what holds for the whole fleet: limits, shares of tenants, which events are recorded."""
+"""Acts on entities, commands, schedules, subscriptions, and on what holds for the fleet: limits, shares of tenants, which events are recorded."""
 
 from __future__ import annotations
 
@@ -200,6 +200,28 @@ async def _remove(visit: Visit, fields: Fields) -> str:
     name, label = _schedule(visit, fields)
     await visit.bus.schedules.remove(name)
     return f"{label} is removed"
+
+
+def _subscription(_: Visit, fields: Fields) -> tuple[str, str]:
+    if not fields["name"]:
+        raise HTTPException(404, "the form names no subscription")
+    return fields["name"], f"subscription {fields['name']}"
+
+
+def _planned_subscription(says: str, *inputs: Input) -> Planning:
+    async def plan(visit: Visit, fields: Fields) -> Plan:
+        info = await visit.bus.subscriptions.get(_subscription(visit, fields)[0])
+        held = f"{info.waiting:,} {'delivery' if info.waiting == 1 else 'deliveries'}"
+        return Plan(
+            f"subscription {info.name}",
+            says.format(held=held),
+            visit.url("/subscriptions"),
+            {"name": info.name},
+            inputs,
+            details=f"{held} held{_length(fields)}",
+        )
+
+    return plan
 
 
 async def _plan_limit(visit: Visit, fields: Fields) -> Plan:
@@ -404,6 +426,25 @@ FLEET_ACTS = {
         ),
         _remove,
         is_grave=True,
+    ),
+    "subscription.pause": Act(
+        "Pause subscription",
+        "operator",
+        _planned_subscription(
+            "None of its {held} starts any more until it is resumed; what is published meanwhile waits.", _UNTIL
+        ),
+        changing(
+            _subscription,
+            lambda name, visit, fields: visit.bus.subscriptions.pause(name, signed(visit, fields), until=_minutes(fields)),
+            " is paused",
+            " was paused already; its reason and end are the new ones",
+        ),
+    ),
+    "subscription.resume": Act(
+        "Resume subscription",
+        "operator",
+        _planned_subscription("It goes on with the {held} that wait, each line in its order."),
+        changing(_subscription, lambda name, visit, _: visit.bus.subscriptions.resume(name), " goes on", " was not paused"),
     ),
     "limit.put": Act("New limit", "admin", _plan_limit, _put_limit),
     "limit.remove": Act(

@@ -1,4 +1,4 @@
-"""Pages of the fleet: workers, schedules, limits; and the beats that every open page follows."""
+"""Pages of the fleet: workers, schedules, subscriptions, limits; and the beats that every open page follows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from command_bus.admin.limits import LimitInfo
 from command_bus.clock import mono
 from command_bus.dashboard.visit import Visit
 from command_bus.integrations.web import counted
+from command_bus.messages.policies import parts_of_delivery
 from command_bus.scheduling.info import ScheduleInfo
 from command_bus.serialization.announcements import CommandInfo, WorkerStatus
 
@@ -83,6 +84,15 @@ async def _chosen(visit: Visit, name: str) -> tuple[ScheduleInfo, tuple[int, ...
         return None
     info, ticks = await asyncio.gather(visit.bus.schedules.get(name), visit.bus.schedules.next(name, _TICKS))
     return info, tuple(int(each.timestamp() * 1000) for each in ticks)
+
+
+async def subscriptions_page(visit: Visit) -> Response:
+    """List subscriptions with what waits for them. It does not follow by itself: to count that, all entities with work are looked at."""
+    found, types = await asyncio.gather(visit.shared("subscriptions", visit.bus.subscriptions.list), visit.types())
+    lines: dict[str, list[str]] = {}
+    for each in types:
+        lines.setdefault(parts_of_delivery(each.name)[1], []).append(each.name)
+    return visit.page("subscriptions.html", subscriptions=found, lines=lines)
 
 
 async def workers_page(visit: Visit) -> Response:
