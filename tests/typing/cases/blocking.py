@@ -11,12 +11,12 @@ from typing import Any, assert_type
 
 from command_bus import (
     Command,
+    CommandEvent,
     CommandInfo,
     DeadLetter,
     EntityDetails,
     EntityId,
     EntityPage,
-    Event,
     HoldInfo,
     Receipt,
     SyncCommandBus,
@@ -57,7 +57,7 @@ def parts(bus: SyncCommandBus) -> None:
     assert_type(bus.fleet.command("Deposit"), CommandInfo | None)
     assert_type(bus.dead_letters.list(parked=True), Generator[DeadLetter, None, None])
     assert_type(bus.dead_letters.count(name="Deposit"), Counter[tuple[str, str]])
-    assert_type(list(bus.events("account", kinds=["completed"])), list[Event])
+    assert_type(list(bus.events("account", kinds=["completed"])), list[CommandEvent])
     assert_type(bus.events.watched(), dict[str | None, int])
     bus.dead_letters.purge(nmae="Deposit")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     bus.events(kinds=["done"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
