@@ -21,6 +21,8 @@ from command_bus.dashboard.pages.commands import attempts_of
 from command_bus.dashboard.pages.throughput import Line, clock, line_plot, nice_top, quantiles, rates, spread
 from command_bus.dashboard.pulse import SharedReads
 from command_bus.dashboard.words import TONES, _environment, ago, count, span, stamp, tone, when
+from command_bus.messages.event import Publish
+from command_bus.serialization.msgpack import pack
 from command_bus.spelling import several_names
 
 PAYLOAD = {
@@ -302,3 +304,17 @@ def test_a_mask_that_no_command_has_is_named() -> None:
     }
     names = ["card", "CARD", "Charge.card", "name", "cart", "Charge.cart", "Refund.card"]
     assert unknown_masks(names, schemas) == ["cart", "Charge.cart", "Refund.card"]
+
+
+def test_fields_of_an_event_are_masked_in_its_deliveries_and_before_it_is_published() -> None:
+    fields, masking = {"account": "a-1", "card": "4111"}, Masking(["account.deposited.card"])
+    assert json.loads(masking.line("account.deposited@ledger", fields)) == {"account": "a-1", "card": MASK}
+    assert masking.text("account.deposited@ledger", fields, "card 4111") == f"card {MASK}"
+    assert masking.edited("account.deposited@ledger", fields, {"account": "a-1", "card": MASK}) == fields
+    packed = {"event": "account.deposited", "payload": pack(fields), "options": {}}
+    name = Publish.spec().name
+    for each in (masking, Masking(["card"])):
+        assert json.loads(each.shown(name, packed))["payload"] == {"account": "a-1", "card": MASK}
+        assert each.text(name, packed, "card 4111") == f"card {MASK}"
+    for odd in (b"\xc1", "text", None):
+        assert json.loads(masking.line(name, {**packed, "payload": odd}))["payload"] == MASK

@@ -59,6 +59,8 @@ async def wrong_events(shop: Shop) -> None:
         (("x.y", "{}", "--entity", "shop@ledger:a"), 1, "invalid_command"),
     ):
         assert text in await shop.run("publish", *words, code=code)
+    assert json.loads(await shop.run("introspect", "shop.polled"))["kind"] == "event"
+    assert "shop.polled" not in await shop.run("introspect")
     assert "`command-bus publish` publishes it" in await shop.run("send", "shop.polled", "{}", code=2)
 
 

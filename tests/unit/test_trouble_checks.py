@@ -38,6 +38,14 @@ def test_schedules_that_skip_most_ticks(runs: int, skipped: int, left_out: int, 
     assert found == (["schedules skip"] if warns else ["schedules"])
 
 
+@pytest.mark.parametrize(("command", "about"), [("Poll", "schedules unhandled"), ("command_bus.Publish", "schedules")])
+def test_a_schedule_that_publishes_needs_no_handler(command: str, about: str) -> None:
+    schedule: Any = SimpleNamespace(
+        name="pay", command=command, state="active", next_at_ms=None, jitter=0.0, runs=1, skipped=0, left_out=0
+    )
+    assert [each.about for each in check_schedules([schedule], {}, [], 0.0, command_line)] == [about]
+
+
 def subscription(**facts: Any) -> SubscriptionInfo:
     given = {"name": "ledger", "events": ("account.*",), "delivery": "at_least_once", "revision": 1, "since_ms": 0}
     return SubscriptionInfo(**{**given, "workers": ("w-1",), **facts})

@@ -36,6 +36,6 @@ async def replies(bus: CommandBus, context: DurableContext) -> None:
 def mistakes() -> None:
     chain("x")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     group([1])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    pages: Command[list[int]] = group([Render(page="1")])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    pages: Command[list[int]] = group([Render(page="1")])  # type: ignore[list-item]  # pyright: ignore[reportAssignmentType]
     kept: list[Any] = [pages]
     del kept
