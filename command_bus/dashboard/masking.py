@@ -12,7 +12,11 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from command_bus.errors import InvalidCommand
+from command_bus.messages.event import Publish
+from command_bus.messages.policies import parts_of_delivery
 from command_bus.serialization.json_forms import json_form, key_form
+from command_bus.serialization.limits import Undecodable
+from command_bus.serialization.msgpack import unpack
 from command_bus.spelling import several_names
 
 MOST_VALUES = 200
@@ -92,7 +96,7 @@ class Masking:
     """Masks fields by their names, at any depth of a payload.
 
     Args:
-        fields: Their names, in any case; `Charge.card` only of the command `Charge`.
+        fields: Their names, in any case; `Charge.card` only of the command, or event, `Charge`.
 
     Raises:
         InvalidSettings: One is no name.
@@ -108,11 +112,11 @@ class Masking:
 
     def shown(self, name: str, payload: Mapping[str, Any] | None) -> str:
         """Return a payload as JSON, masked."""
-        return "" if payload is None else json.dumps(self._plain(name, payload), ensure_ascii=False, indent=2)
+        return "" if payload is None else json.dumps(self._plain(*_opened(name, payload)), ensure_ascii=False, indent=2)
 
     def line(self, name: str, payload: Mapping[str, Any] | None) -> str:
         """Return a payload as JSON in one line, masked, cut at 2,000 characters."""
-        text = "" if payload is None else json.dumps(self._plain(name, payload), ensure_ascii=False)
+        text = "" if payload is None else json.dumps(self._plain(*_opened(name, payload)), ensure_ascii=False)
         return text if len(text) <= _LINE else f"{text[:_LINE]}…"
 
     def text(self, name: str, payload: Mapping[str, Any] | None, text: str) -> str:
@@ -121,7 +125,7 @@ class Masking:
             return text
         if payload is None:
             return HIDDEN
-        values = list(islice(self._hidden(name, payload), MOST_VALUES + 1))
+        values = list(islice(self._hidden(*_opened(name, payload)), MOST_VALUES + 1))
         is_long = sum(len(each) for each in values if isinstance(each, str | bytes)) > MOST_BYTES
         return CROWDED if is_long or len(values) > MOST_VALUES else without(text, values, MASK)
 
@@ -139,7 +143,7 @@ class Masking:
         Raises:
             InvalidCommand: A mask stands where no value of before belongs, or where it is not clear which.
         """
-        merged: dict[str, Any] = self._restored(name, before, after, "")
+        merged: dict[str, Any] = self._restored(parts_of_delivery(name)[0], before, after, "")
         return merged
 
     def _is_masked(self, name: str, field: str) -> bool:
@@ -194,6 +198,17 @@ class Masking:
                 yield from self._hidden(name, each, masked=masked)
         elif masked:
             yield value
+
+
+def _opened(name: str, payload: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the name whose fields are masked, that of an event for its delivery, and the payload, in which no field is packed."""
+    if name != Publish.spec().name:
+        return parts_of_delivery(name)[0], payload
+    try:
+        fields = unpack(payload.get("payload", b""))
+    except (Undecodable, TypeError):
+        fields = MASK
+    return str(payload.get("event")), {**payload, "payload": fields}
 
 
 def _text_of(value: Any) -> str:

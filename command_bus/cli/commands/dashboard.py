@@ -93,8 +93,9 @@ def dashboard(
             redis = bus.session.redis
             await check_rights(redis.connections, redis.keys, "operator", "the dashboard")
             app = made(bus, users=known or loopback(role.value), secret=os.environ.get(SECRET), **options)
-            for masked in unknown_masks(mask or (), {each.name: each.schema for each in await bus.fleet.commands()}):
-                echo(f"--mask {masked}: no command that workers have announced has a field of this name", err=True)
+            announced = [*await bus.fleet.commands(), *await bus.fleet.events()]
+            for masked in unknown_masks(mask or (), {each.name: each.schema for each in announced}):
+                echo(f"--mask {masked}: no command or event that workers have announced has a field of this name", err=True)
             where["told"] = lambda url: echo(f"{bus.session.where}: {url}", err=True)
             await serve_until_stopped(app, extra="dashboard", **where)
 
