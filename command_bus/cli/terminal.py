@@ -120,20 +120,21 @@ async def warn_if_unknown(bus: CommandBus, *, entity_type: str | None = None, co
     Args:
         bus: Open.
         entity_type: As it was typed; `~`, `@schedules` and None are always known.
-        command: A wire name as it was typed; None is always known.
+        command: A wire name as it was typed, also of a delivery to a subscription; None is always known.
         done: A sentence about what was done although the name is unknown.
 
     Raises:
         TransportUnavailable: The server cannot be reached.
     """
+    from command_bus.messages.policies import parts_of_delivery
     from command_bus.transport.mailboxes import SCHEDULES
 
-    commands = {each.name: each.entity for each in await bus.fleet.commands()}
+    commands = {each.name: each.entity for each in [*await bus.fleet.commands(), *await bus.fleet.events()]}
     commands |= {handler.spec.name: handler.spec.entity for handler in bus.registry}
     types = {*await bus.transport.operator.types.used(), *(kind for kind in commands.values() if kind is not None)}
     for what, name, known in (
         ("entity type", None if entity_type in ("~", SCHEDULES) else entity_type, types),
-        ("command", command, {*commands}),
+        ("command", command and parts_of_delivery(command)[0], {*commands}),
     ):
         if name is not None and name not in known:
             hint = did_you_mean(name, known)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from command_bus.clock import format_duration
 from command_bus.doctor.diagnosis import CommandLine, Finding, command_line
+from command_bus.messages.event import handles
 from command_bus.spelling import some_of, without_numbers
 
 if TYPE_CHECKING:
@@ -135,7 +136,9 @@ def check_schedules(
         advice = f"is a worker with the extra `schedules` live? Are their entities full or drained? {line('schedules', 'show', late[0].name)}"
         text = f"{some_of([each.name for each in late])} overdue, by up to {longest:,.0f} s"
         findings.append(Finding("schedules overdue", "bad", text, advice))
-    unhandled = [f"{each.name} ({each.command})" for each in found if each.state != "ended" and each.command not in handled]
+    unhandled = [
+        f"{each.name} ({each.command})" for each in found if each.state != "ended" and not handles(handled, each.command)
+    ]
     if unhandled:
         advice = "start a worker that handles their commands, or pause them"
         findings.append(Finding("schedules unhandled", "warning", some_of(unhandled), advice))

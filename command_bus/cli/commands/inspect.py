@@ -263,7 +263,7 @@ def introspect(
         Argument(
             metavar="COMMAND",
             autocompletion=command_names,
-            help="Show this command with its schema.",
+            help="Show this command, or event, with its schema.",
         ),
     ] = None,
     *,
@@ -274,8 +274,10 @@ def introspect(
     \b
     Exit codes: 0 shown, 1 there is no such command, 2 wrong usage, 4 no server.
     """  # noqa: D301
-    found = on_bus(target, lambda bus: bus.fleet.commands())
-    if name is not None:
+    if name is None:
+        found = on_bus(target, lambda bus: bus.fleet.commands())
+    else:
+        found = on_bus(target, _announced)
         chosen = next((each for each in found if each.name == name), None)
         if chosen is None:
             known = [each.name for each in found]
@@ -287,6 +289,10 @@ def introspect(
         for each in found
     ]  # fmt: skip
     return Answer({"commands": found}, table(["command", "kind", "entity", "fields", "delivery", "policy", "workers#"], rows))
+
+
+async def _announced(bus: CommandBus) -> list[CommandInfo]:
+    return [*await bus.fleet.commands(), *await bus.fleet.events()]
 
 
 def _field(command: CommandInfo, field: str) -> str:
