@@ -20,6 +20,7 @@ from benchmarks.cases import (
     outbox,
     publish,
     times,
+    workflows,
 )
 from benchmarks.floor import ALL as FLOOR
 from benchmarks.peers.cases import cases_of
@@ -43,6 +44,7 @@ GROUPS = (
     "inbox",
     "outbox",
     "publish",
+    "workflows",
     "growth",
     "floor",
     "peers",
@@ -68,6 +70,7 @@ def catalogue() -> list[Case]:
         *inbox.ALL,
         *outbox.ALL,
         *publish.ALL,
+        *workflows.ALL,
         *FLOOR,
         *growth.ALL,
     ]
