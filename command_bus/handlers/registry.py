@@ -47,6 +47,7 @@ from command_bus.messages.event import (
     SubscriptionOptions,
     checked_pattern,
     checked_subscription,
+    family_of,
     matcher,
 )
 from command_bus.messages.message import MOST_VERSION, Event, Message, is_internal, policy_faults
@@ -369,7 +370,7 @@ class HandlerRegistry:
         """Return the handlers of each subscription that is declared here."""
         found: dict[str, list[Handler]] = {}
         for handler in self._handlers.values():
-            if handler.declared is not None:
+            if handler.declared is not None and "*" not in handler.declared.subscription:
                 found.setdefault(handler.declared.subscription, []).append(handler)
         return found
 
@@ -456,7 +457,7 @@ class HandlerRegistry:
         found = self._handlers.get(name)
         if found is None and self._patterns:
             event, subscription = parts_of_delivery(name)
-            patterns = self._patterns.get(subscription, ())
+            patterns = self._patterns.get(subscription) or self._patterns.get(family_of(subscription), [])
             found = next((handler for matches, handler in patterns if matches(event)), None)
         return found
 

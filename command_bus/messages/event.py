@@ -167,5 +167,10 @@ def handles(commands: Collection[str], name: str) -> bool:
     event, subscription = parts_of_delivery(name)
     if not subscription:
         return False
-    patterns = (each for each in map(parts_of_delivery, commands) if each[1] == subscription and "*" in each[0])
-    return any(matcher(each)(event) for each, _ in patterns)
+    parts = (each for each in map(parts_of_delivery, commands) if each[1] in (subscription, family_of(subscription)))
+    return any("*" in pattern and matcher(pattern)(event) for pattern, _ in parts)
+
+
+def family_of(subscription: str) -> str:
+    """Return what stands for all subscriptions whose name begins as this one's: `webhook.*` for `webhook.crm`. Handlers may be of all of them."""
+    return subscription.partition(".")[0] + ".*"

@@ -19,9 +19,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from command_bus.admin.events import CommandEvent
+from command_bus.admin.json_data import to_jsonable
 from command_bus.clock import wall_ms
 from command_bus.errors import CommandBusError, InvalidSettings, Reject
-from command_bus.messages.context import while_lent
+from command_bus.messages.context import CommandContext, while_lent
+from command_bus.messages.event import RawEvent
 from command_bus.messages.message import Command, EntityId
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.snooze import GiveUp, Snooze
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 DELAYS: Final = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
 """Seconds before the second attempt, the third, and so on: three days in all, as Standard Webhooks recommends."""
 
+SUBSCRIPTION: Final = "webhook."
+"""The names of subscriptions of webhooks begin so."""
 _PAUSED: Final = 15.0
 _CROWDED: Final = 5.0
 _LONGEST_WAIT: Final = 86_400.0
@@ -107,15 +111,21 @@ def test_delivery(record: WebhookRecord, token: str) -> DeliverWebhook:
     return _delivery(record, f"test {token}", f"@tests:{token}", "webhook.test", wall_ms(), {}, forced=True)
 
 
-def _delivery(
+def _unsealed(
     record: WebhookRecord, place: str, about: str, kind: str, at_ms: int, data: dict[str, Any], *, forced: bool = False
 ) -> DeliverWebhook:
     digest = sha256(f"{record.name} {record.created_ms} {place}".encode()).hexdigest()
     at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     body = json.dumps({"type": kind, "timestamp": at, "data": data}, separators=(",", ":"))
-    made = DeliverWebhook(
+    return DeliverWebhook(
         line=f"{record.name}|{about}", webhook=record.name, message_id=f"msg_{digest[:32]}", body=body, forced=forced
     )
+
+
+def _delivery(
+    record: WebhookRecord, place: str, about: str, kind: str, at_ms: int, data: dict[str, Any], *, forced: bool = False
+) -> DeliverWebhook:
+    made = _unsealed(record, place, about, kind, at_ms, data, forced=forced)
     return made.model_copy(update={"seal": _seal(record, made)})
 
 
@@ -125,10 +135,8 @@ def _seal(record: WebhookRecord, delivery: DeliverWebhook) -> str:
     return hmac.digest(record.key.encode(), b"command_bus delivery\0" + fields.encode(), "sha256").hex()
 
 
-def deliverer(
-    store: WebhookStore, poster: Callable[[], Poster], outward: Callable[[], OutwardObserver | None]
-) -> Callable[[DeliverWebhook], Awaitable[int]]:
-    """Return the handler of deliveries.
+class Deliverer:
+    """The handlers of deliveries, and of events that applications publish.
 
     Args:
         store: Reads and changes webhooks.
@@ -136,35 +144,49 @@ def deliverer(
         outward: Returns what is told of them, if anything is.
     """
 
-    async def post(record: WebhookRecord, command: DeliverWebhook) -> Answer:
+    def __init__(self, store: WebhookStore, poster: Callable[[], Poster], outward: Callable[[], OutwardObserver | None]) -> None:
+        self._store = store
+        self._poster = poster
+        self._outward = outward
+
+    async def deliver(self, command: DeliverWebhook) -> int:
+        """Send what a pump or a test has made."""
+        record = await self._store.recent(command.webhook)
+        if record is None:
+            return 0
+        if not record.key or not hmac.compare_digest(command.seal.encode(), _seal(record, command).encode()):
+            raise GiveUp(f"webhook {record.name} did not make this delivery: it is not sent")
+        if command.forced:
+            return await _tested(self._post, record, command)
+        return await self._send(record, command)
+
+    async def deliver_event(self, event: RawEvent, context: CommandContext) -> None:
+        """Send an event with its fields."""
+        record = await self._store.recent(context.subscription.removeprefix(SUBSCRIPTION))
+        if record is not None:
+            about, fields = f"{event.entity_type}:{event.id}", to_jsonable(event.fields)
+            await self._send(record, _unsealed(record, event.event_id, about, event.name, context.accepted_ms, fields))
+
+    async def _send(self, record: WebhookRecord, command: DeliverWebhook) -> int:
+        if record.paused:
+            raise Snooze(_PAUSED, most=1_000_000_000, reason=f"webhook {record.name} is paused: {record.paused}")
+        answer = await self._post(record, command)
+        if answer.status == _GONE:
+            await self._store.change(record.name, _gone)
+        return _decided(answer)
+
+    async def _post(self, record: WebhookRecord, command: DeliverWebhook) -> Answer:
         result = "cancelled"
         try:
-            answer = await _posted(poster(), record, command)
+            answer = await _posted(self._poster(), record, command)
             result = _result_of(answer)
         except DeliveryFailed as error:
             result = error.result
             raise
         finally:
-            if (told := outward()) is not None and result != "cancelled":
+            if (told := self._outward()) is not None and result != "cancelled":
                 told.posted(record.name, result)
         return answer
-
-    async def deliver(command: DeliverWebhook) -> int:
-        record = await store.recent(command.webhook)
-        if record is None:
-            return 0
-        if not record.key or not hmac.compare_digest(command.seal.encode(), _seal(record, command).encode()):
-            raise GiveUp(f"webhook {record.name} did not make this delivery: it is not sent")
-        if record.paused and not command.forced:
-            raise Snooze(_PAUSED, most=1_000_000_000, reason=f"webhook {record.name} is paused: {record.paused}")
-        if command.forced:
-            return await _tested(post, record, command)
-        answer = await post(record, command)
-        if answer.status == _GONE:
-            await store.change(record.name, _gone)
-        return _decided(answer)
-
-    return deliver
 
 
 async def _tested(

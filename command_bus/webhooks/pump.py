@@ -249,8 +249,8 @@ class Pumps:
     async def _look(self) -> None:
         while True:
             try:
-                for name in await self._store.all():
-                    if name not in self._running:
+                for name, record in (await self._store.all()).items():
+                    if name not in self._running and record.kinds:
                         self._running[name] = asyncio.create_task(self._run(name), name=f"command_bus.webhook {name}")
             except BusClosed:
                 return

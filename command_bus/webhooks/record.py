@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from command_bus.admin.events import CommandEvent, EventKind
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
+from command_bus.messages.event import checked_pattern
 from command_bus.messages.message import check_entity_type
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.randomness import token
@@ -48,6 +49,7 @@ class WebhookRecord(JsonNote):
     retries: tuple[float, ...] | None
     created_ms: int
     paused: str = ""
+    events: tuple[str, ...] = ()
     key: str = field(default="", repr=False)
     """Of the seals of its deliveries; who may not read the record makes none. See `deliveries`."""
 
@@ -104,6 +106,7 @@ class WebhookInfo:
         entity_types: Events of these entity types; empty: of all.
         timeout: Seconds for a request.
         secrets: How many sign.
+        published: Events of applications that it receives, by name or pattern.
         paused: Why nothing is sent; empty: it is.
         events: How many events became deliveries.
         gaps: The number of times events were deleted before its pump had looked at them: watch them with a larger `kept`.
@@ -122,6 +125,7 @@ class WebhookInfo:
     gaps: int
     gap_ms: int
     pump: str
+    published: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, record: WebhookRecord, state: PumpState | None, now_ms: int) -> WebhookInfo:
@@ -139,6 +143,7 @@ class WebhookInfo:
             known.gaps,
             known.gap_ms,
             known.holder if known.until_ms > now_ms else "",
+            record.events,
         )
 
 
@@ -167,7 +172,7 @@ def checked(record: WebhookRecord) -> WebhookRecord:
             f"kinds: {', '.join(said)}: a sender says so, of any command, and what a webhook tells is signed: give kinds that workers write"
         )
     unknown = sorted(wanted.difference(known))
-    if not wanted or unknown:
+    if not (wanted or record.events) or unknown:
         raise InvalidSettings(f"kinds: {', '.join(unknown) or 'none is named'}: give some of {', '.join(known)}")
     if DELIVERIES in types:
         raise InvalidSettings(f"entity_types: {DELIVERIES!r} are the deliveries themselves, which no webhook is told of")
@@ -183,6 +188,7 @@ def checked(record: WebhookRecord) -> WebhookRecord:
         entity_types=tuple(sorted(each if each == SCHEDULES else check_entity_type(each) for each in types)),
         secrets=tuple(map(checked_secret, record.secrets)),
         timeout=float(record.timeout),
+        events=tuple(sorted({checked_pattern(each) for each in record.events})),
         key=token(32).hex(),
     )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 from command_bus.admin.events import EventKind
 from command_bus.bus import CommandBus
 from command_bus.clock import wall_ms
-from command_bus.errors import InvalidSettings, UnknownWebhook
+from command_bus.errors import InvalidSettings, UnknownSubscription, UnknownWebhook
+from command_bus.handlers.registry import SubscriptionRegistration
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.observer import outward_of
 from command_bus.randomness import token
-from command_bus.webhooks.deliveries import DeliverWebhook, deliverer, test_delivery
+from command_bus.webhooks.deliveries import SUBSCRIPTION, Deliverer, DeliverWebhook, test_delivery
 from command_bus.webhooks.pump import LEASE, Pumps
 from command_bus.webhooks.record import DELIVERIES, MOST_DELAYS, PumpState, WebhookInfo, WebhookRecord, checked, checked_name
 from command_bus.webhooks.store import WebhookStore, unknown
@@ -83,8 +84,11 @@ class Webhooks:
             MissingExtra: httpx is not installed.
         """
         import_module("command_bus.webhooks.posting")  # says now what is missing
-        handler = deliverer(self._store, self._post_by, lambda: outward_of(self._bus.session.observer))
-        self._bus.registry.handles(DeliverWebhook)(_named(handler))
+        deliverer = Deliverer(self._store, self._post_by, lambda: outward_of(self._bus.session.observer))
+        self._bus.registry.handles(DeliverWebhook)(deliverer.deliver)
+        retry = DeliverWebhook.spec().retry
+        family = SubscriptionRegistration(self._bus.registry, f"{SUBSCRIPTION}*", ("*",), 1, {"retry": retry})
+        family(deliverer.deliver_event)  # of all webhooks: they come and go
         self._bus.lifespan = self._around(self._bus.lifespan)
 
     async def put(
@@ -92,7 +96,8 @@ class Webhooks:
         name: str,
         url: str,
         *,
-        kinds: Collection[EventKind],
+        kinds: Collection[EventKind] = (),
+        events: Collection[str] = (),
         secret: str | Sequence[str] | None = None,
         entity_types: Collection[str] = (),
         timeout: float = 5.0,
@@ -105,7 +110,8 @@ class Webhooks:
         Args:
             name: Unique in the namespace.
             url: The place where to; https.
-            kinds: Events that it receives, by kind.
+            kinds: Events of commands that it receives, by kind.
+            events: Events of applications that it receives, with their fields, by name or pattern; see `subscribes`.
             secret: Signs; `new_secret()` makes one, `env:NAME` names a variable of the workers. Several, the newest first, while one is replaced.
                 None leaves it to what the webhook has.
             entity_types: Events of these entity types, `@schedules` are schedules; by default of all but those.
@@ -123,10 +129,13 @@ class Webhooks:
         given = checked(
             WebhookRecord(
                 name, url, _several(kinds), _several(entity_types), tuple(secrets), timeout, allow_http, allow_private,
-                None if retries is None else tuple(retries[:MOST_DELAYS]), created_ms=wall_ms(),
+                None if retries is None else tuple(retries[:MOST_DELAYS]), created_ms=wall_ms(), events=_several(events),
             )
         )  # fmt: skip
-        await self._bus.events.watch(*given.entity_types)
+        if given.kinds:
+            await self._bus.events.watch(*given.entity_types)
+        if given.events and given.retries is not None:
+            raise InvalidSettings("retries: what is published is retried as the workers say, three days long: leave it out")
         if (await self._store.state(name))[0] is None:
             ends = await self._bus.transport.operator.events.ends()
             await self._store.set_state(name, None, PumpState(",".join(ends)))
@@ -136,7 +145,15 @@ class Webhooks:
             return replace(given, created_ms=kept.created_ms, paused=kept.paused, key=kept.key or given.key)
 
         await self._store.change(name, merged)
+        if given.events:
+            await self._bus.subscriptions.put(SUBSCRIPTION + name, given.events)
+        else:
+            await self._unsubscribe(name)
         return await self.get(name)
+
+    async def _unsubscribe(self, name: str) -> None:
+        with suppress(UnknownSubscription):
+            await self._bus.subscriptions.remove(SUBSCRIPTION + name)
 
     async def get(self, name: str) -> WebhookInfo:
         """Return a webhook.
@@ -157,7 +174,8 @@ class Webhooks:
 
     async def remove(self, name: str) -> bool:
         """Remove a webhook; return whether there was one. Deliveries that wait are dropped as their turn comes. Types stay watched."""
-        return await self._store.remove(checked_name(name))
+        await self._unsubscribe(checked_name(name))
+        return await self._store.remove(name)
 
     async def pause(self, name: str, reason: str = "paused by an operator") -> None:
         """Send nothing until `resume`: deliveries wait, each in its line. A request that is under way is ended.
@@ -260,8 +278,3 @@ class Webhooks:
 
 def _several(given: str | Collection[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _named(handler: Any) -> Any:
-    handler.__qualname__ = "deliver"
-    return handler
