@@ -122,7 +122,8 @@ def _untrue_completion(facts: Facts, command: str, hows: set[str]) -> str | None
     if facts.asked[command][0].kind in ("Errand", "TakeBack"):
         fences = {start.fence for start in facts.by_id[command] if (end := facts.end_of(start)) and end.how == "end"}
         return None if value in fences else f"was completed with {value}, which none of its runs returned"
-    return None if value == expected_value(facts.number_of(command)) else f"was completed with the value {value}"
+    expected = None if facts.asked[command][0].kind == "Applied" else expected_value(facts.number_of(command))
+    return None if value == expected else f"was completed with the value {value}"
 
 
 def effects_once(facts: Facts) -> Iterator[Violation]:

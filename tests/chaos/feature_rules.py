@@ -9,11 +9,11 @@ from typing import get_args
 
 from command_bus.serialization.outcome import Status
 from tests.chaos.facts import Facts, Violation
-from tests.chaos.features import JOURNEYS, PLACES, RATE, is_firing, tick_number
+from tests.chaos.features import JOURNEYS, PLACES, RATE, SUBSCRIPTIONS, is_firing, tick_number
 from tests.chaos.history import Started
 from tests.chaos.messages import Total
 
-__all__ = ["each_tick_once", "ends_kept", "last_trigger_runs", "places_kept", "rate_kept", "state_agrees"]
+__all__ = ["each_tick_once", "ends_kept", "last_trigger_runs", "mirrored", "places_kept", "rate_kept", "state_agrees"]
 
 
 def rate_kept(facts: Facts) -> Iterator[Violation]:
@@ -122,6 +122,28 @@ def state_agrees(facts: Facts) -> Iterator[Violation]:
             yield Violation(
                 "state", entity, f"its state has counted {found[0]}, and {total.count} were completed; or in another order"
             )
+
+
+def mirrored(facts: Facts) -> Iterator[Violation]:
+    """I17: each subscription has one effect for each completed `Apply` of a line, in their order."""
+    if "publication" not in facts.history.features:
+        return
+    effects: dict[str, list[int]] = defaultdict(list)
+    for effect in facts.history.effects:
+        effects[effect.entity].append(effect.number)
+    completed: dict[str, list[int]] = defaultdict(list)
+    for command, outcome in facts.final.outcomes.items():
+        first = facts.asked[command][0] if facts.asked[command] else None
+        if outcome == "completed" and first is not None and first.kind == "Apply" and facts.by_id.get(command):
+            completed[first.entity.partition(":")[2]].append(first.number)
+    for line, numbers in completed.items():
+        for name in SUBSCRIPTIONS:
+            found = [*dict.fromkeys(effects[f"line@{name}:{line}"])]
+            if sorted(numbers) != found:
+                missing, surplus = sorted({*numbers} - {*found})[:5], sorted({*found} - {*numbers})[:5]
+                yield Violation(
+                    "mirror", f"line@{name}:{line}", f"misses {missing}, has {surplus} too many; {len(found)} of {len(numbers)}"
+                )
 
 
 _LETTERS = ("dead_lettered", "expired", "parked", "discarded")

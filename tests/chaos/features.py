@@ -1,10 +1,10 @@
-"""The features that a run may switch on beside plain commands: `--with limits,schedules,unique,priorities,history,durable,state,batches`.
+"""The features that a run may switch on beside plain commands: `--with limits,schedules,unique,priorities,history,durable,state,batches,publication`.
 
 Limits: a rate for starts of accounts, places for lines. Schedules: some tickers, declared by every worker. Unique keys: some commands of
 lines replace the one of their key that still waits. Priorities: commands that are sent alone have one by chance; no rule of their own, since
 order and delivery are to be as without. History: the end of every command is kept. Durable: journeys, whose handlers take steps, call other
 entities, wait and compensate; with limits, only some run at a time. State: tallies count in the state of their entity. Batches: neighbours of
-a tally run in one call.
+a tally run in one call. Publication: each `Apply` of a line publishes an event, which two subscriptions put into the ledger.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "LATEST",
     "PLACES",
     "RATE",
+    "SUBSCRIPTIONS",
     "declare",
     "is_firing",
     "kept",
@@ -30,7 +31,8 @@ __all__ = [
     "tickers",
 ]
 
-FEATURES: Final = ("limits", "schedules", "unique", "priorities", "history", "durable", "state", "batches")
+FEATURES: Final = ("limits", "schedules", "unique", "priorities", "history", "durable", "state", "batches", "publication")
+SUBSCRIPTIONS: Final = ("mirror", "second")
 RATE: Final = Rate(60, per=1.0, burst=10)
 """Of starts of accounts."""
 PLACES: Final = 12

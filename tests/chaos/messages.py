@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from command_bus import Command, EntityId, EntityState, RetryPolicy
+from command_bus import Command, EntityId, EntityState, Event, RetryPolicy
 
 __all__ = [
     "UNTIL_DONE",
+    "Applied",
     "Apply",
     "Deposit",
     "Ghost",
@@ -38,6 +39,13 @@ class Apply(Command[int], entity="line", retry=UNTIL_DONE):
     number: int
     plan: str = ""
     busy: float = 0.0
+
+
+class Applied(Event, entity="line", name="line.applied"):
+    """Says that an `Apply` has put its number into the ledger."""
+
+    line: EntityId
+    number: int
 
 
 class Once(Command[int], entity="line", delivery="at_most_once"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from tests.chaos.features import SUBSCRIPTIONS
 from tests.chaos.history import Asked, Effect, Ended, History, Started
 from tests.chaos.messages import Total, expected_value
 
@@ -52,10 +53,42 @@ def run_out_of_order(history: History) -> None:
     history.effects[-4:-2] = reversed(history.effects[-4:-2])
 
 
+def with_mirrors(history: History) -> None:
+    """Switch publication on: each `Apply` was mirrored, to each subscription, in its order."""
+    history.features = (*history.features, "publication")
+    for request in [
+        each for each in history.asked if each.kind == "Apply" and history.final.outcomes.get(each.id) == "completed"
+    ]:
+        for name in SUBSCRIPTIONS:
+            entity = f"line@{name}:{request.entity.partition(':')[2]}"
+            command_id, number = f"~{request.id}@{name}", request.number
+            history.asked.append(Asked(command_id, entity, number, "Applied", "handler", "w0.0", 1.0))
+            history.started.append(Started(command_id, entity, number, "w0.0", 900 + number, 1, 50.0 + number))
+            history.ended.append(Ended(command_id, "w0.0", 900 + number, "end", 50.1 + number))
+            history.effects.append(Effect(command_id, entity, number, 900 + number))
+
+
+def nothing_mirrored(history: History) -> None:
+    history.features = (*history.features, "publication")
+
+
+def mirrored_in_part(history: History) -> None:
+    with_mirrors(history)
+    history.effects.pop()
+
+
+def mirrored_although_it_was_not_done(history: History) -> None:
+    with_mirrors(history)
+    history.effects.append(Effect("~more@mirror", history.effects[-1].entity, 77, 999))
+
+
 RUN_BREAKS: list[tuple[str, Callable[[History], None]]] = [
     ("state", counted_twice),
     ("state", counted_in_another_order),
     ("state", state_lost),
     ("overlap", run_by_another_meanwhile),
     ("order of effects", run_out_of_order),
+    ("mirror", nothing_mirrored),
+    ("mirror", mirrored_in_part),
+    ("mirror", mirrored_although_it_was_not_done),
 ]

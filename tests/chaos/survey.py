@@ -35,6 +35,7 @@ _STANDING = {
     "fired",
     "flows",
     "turns",
+    "note:subscriptions",
 }
 _RELAYED = "relayed:"
 """What one shard took of another: its generation stays."""

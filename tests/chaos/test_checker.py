@@ -18,7 +18,7 @@ from tests.chaos.journey_breakages import EXCUSED, JOURNEY_BREAKS, with_journey
 from tests.chaos.messages import expected_value
 from tests.chaos.recovery import measure
 from tests.chaos.resume import Requests
-from tests.chaos.run_breakages import RUN_BREAKS, with_run
+from tests.chaos.run_breakages import RUN_BREAKS, with_mirrors, with_run
 from tests.chaos.timeline import timeline
 
 LEASE = 1.0
@@ -34,7 +34,7 @@ ENDS = (("c4", "dead_lettered"), ("c3", "rejected"), ("c2", "completed"), ("c1",
 
 def sound() -> History:
     """Five commands of a line: three done, one refused by its handler, one interrupted by a kill and given up; one call among them."""
-    history = History(LEASE, features=FEATURES)
+    history = History(LEASE, features=tuple(each for each in FEATURES if each != "publication"))
     for number in range(5):
         at = 10.0 * number
         worker = f"w{number % 2}.0"
@@ -325,6 +325,9 @@ def test_a_sound_history_is_clean() -> None:
     assert check(sound()) == []
     assert check(with_journey(sound())) == []
     assert check(with_run(sound())) == []
+    mirrored = sound()
+    with_mirrors(mirrored)
+    assert check(mirrored) == []
 
 
 @pytest.mark.parametrize(("rule", "breaks"), BREAKS, ids=[breaks.__name__ for _, breaks in BREAKS])

@@ -20,12 +20,14 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from command_bus import CommandBus, CommandBusError, CommandContext, HandlerRegistry, Reject
-from tests.chaos.features import declare, tick_number
+from tests.chaos.features import SUBSCRIPTIONS, declare, tick_number
 from tests.chaos.history import Effect, Recorder
 from tests.chaos.journey_app import declare_journeys
 from tests.chaos.journeys import Errand, TakeBack
 from tests.chaos.ledger import Fenced, Ledger
 from tests.chaos.messages import (
+    UNTIL_DONE,
+    Applied,
     Apply,
     Deposit,
     Late,
@@ -45,7 +47,7 @@ from tests.chaos.plan import Plan, bus_options
 __all__ = ["Handlers", "die_with_parent", "watch_for_gaps"]
 
 _TICK, _GAP = 0.1, 0.3
-_Asynchronous = Apply | Once | Late | Withdraw | Deposit | Order | Parcel | Tick | Tally | Errand | TakeBack
+_Asynchronous = Apply | Applied | Once | Late | Withdraw | Deposit | Order | Parcel | Tick | Tally | Errand | TakeBack
 
 
 class PlannedFailure(Exception):
@@ -70,6 +72,7 @@ class Handlers:
         self.recorder = recorder
         self.ledger = ledger
         self.bus: CommandBus | None = None
+        self.publishes = False
 
     def registry(self, release: str, features: tuple[str, ...] = ()) -> HandlerRegistry:
         """Return the handlers of a release."""
@@ -78,6 +81,7 @@ class Handlers:
 
         @registry.handles(Apply)
         async def apply(command: Apply, context: CommandContext) -> int:
+            self._publish(command, context)
             return await self.run(command, context)
 
         @registry.handles(Once)
@@ -117,10 +121,28 @@ class Handlers:
         if "durable" in features:
             declare_journeys(registry, self.recorder, self.ledger, self.run)
         self._declare_tallies(registry, features)
+        self.publishes = "publication" in features
+        if self.publishes:
+            self._declare_subscriptions(registry)
 
         @registry.handles(Tick)
         async def tick(command: Tick, context: CommandContext) -> int:
             return await self.run(command, context)
+
+    def _declare_subscriptions(self, registry: HandlerRegistry) -> None:
+        for name in SUBSCRIPTIONS:
+
+            @registry.subscribes(name, Applied, retry=UNTIL_DONE)
+            async def put(event: Applied, context: CommandContext) -> None:
+                await self.run(event, context)
+
+    def _publish(self, command: Apply, context: CommandContext) -> None:
+        if not self.publishes:
+            return
+        event_id = context.publish(Applied(line=command.line, number=command.number))
+        for name in SUBSCRIPTIONS:
+            names = {"id": f"{event_id}@{name}", "entity": f"line@{name}:{command.line}", "number": command.number}
+            self.recorder.note("ask", **names, kind="Applied", way="handler")
 
     def _declare_tallies(self, registry: HandlerRegistry, features: tuple[str, ...]) -> None:
         async def each(commands: Sequence[Tally], contexts: Sequence[CommandContext], total: Total) -> list[int | Exception]:
@@ -161,7 +183,7 @@ class Handlers:
                 await self._order(command, context)
             elif isinstance(command, TakeBack):
                 _fail_as_planned(command.plan, context.attempt)
-            elif not isinstance(command, Deposit | Parcel | Tick):
+            elif not isinstance(command, Deposit | Parcel | Tick | Applied):
                 if command.plan == "block":
                     self._block(command.busy)
                 elif command.busy:
@@ -170,7 +192,7 @@ class Handlers:
                     await _shot()
                 _fail_as_planned(command.plan, context.attempt)
             await self._act(command, effect)
-            return _value(command, effect)
+            return _value(command, effect) or 0
 
     def run_in_thread(self, command: Steady, context: CommandContext) -> int:
         """Run a handler in a thread."""
@@ -263,7 +285,9 @@ def _number_of(command: Steady | _Asynchronous, context: CommandContext) -> int:
     return -1 if isinstance(command, Deposit | Errand | TakeBack) else command.number
 
 
-def _value(command: Steady | _Asynchronous, effect: Effect) -> int:
+def _value(command: Steady | _Asynchronous, effect: Effect) -> int | None:
+    if isinstance(command, Applied):
+        return None
     return effect.fence if isinstance(command, Errand | TakeBack) else expected_value(effect.number)
 
 
