@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from command_bus.admin.info import DeadLetter
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import Message, canonical_entity_id
+from command_bus.messages.policies import parts_of_delivery
 from command_bus.serialization.announcements import CommandInfo, read_description
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, pack_envelope
 from command_bus.serialization.envelope_options import VERSION
@@ -186,7 +187,7 @@ def _protected(session: Session, envelope: WireEnvelope) -> bytes:
 
 def _of_class(envelope: WireEnvelope, message: Message[Any], limits: PayloadLimits) -> tuple[bytes, str | None, int]:
     spec = type(message).spec()
-    if spec.name != envelope.name:
+    if spec.name != parts_of_delivery(envelope.name)[0]:
         raise InvalidCommand(f"the letter is of {envelope.name!r}, and the payload is a {spec.name!r}")
     entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
     return codec_for(type(message)).encode(message, limits), entity_id, spec.version
@@ -209,7 +210,7 @@ async def _announced(session: Session, name: str) -> CommandInfo:
     Raises:
         InvalidCommand: There is none.
     """
-    records = await session.transport.announcements.commands()
+    records, name = await session.transport.announcements.commands(), parts_of_delivery(name)[0]
     info = read_description(name, records[name], ()) if name in records else None
     if info is None:
         raise InvalidCommand(f"no worker has announced {name!r}, so its fields cannot be checked: give an instance of its class")

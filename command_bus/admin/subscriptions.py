@@ -104,6 +104,15 @@ class Subscriptions(OnSession):
             for name, each in found.items()
         ]
 
+    async def names(self) -> tuple[str, ...]:
+        """Return the names of all subscriptions, without a look at what stands in their lines.
+
+        Raises:
+            TransportUnavailable: The server cannot be reached.
+        """
+        await self._table.refresh(0.0)
+        return tuple(sorted(name for name, record in self._table.records.items() if not record.gone_ms))
+
     async def get(self, name: str) -> SubscriptionInfo:
         """Return a subscription.
 
@@ -113,7 +122,7 @@ class Subscriptions(OnSession):
         """
         found = {each.name: each for each in await self.list()}
         if (info := found.get(checked_subscription(name))) is None:
-            raise _unknown(name, found)
+            raise self._unknown(name)
         return info
 
     async def put(
@@ -138,6 +147,7 @@ class Subscriptions(OnSession):
         names = tuple(sorted({checked_pattern(each) for each in several_names("events", events)}))
         if not names or type(revision) is not int or revision < 1:
             raise InvalidSettings("a subscription has the name of an event at least, and a revision of at least 1")
+        await self._table.refresh(0.0)
         wanted = SubscriptionRecord(names, delivery == "at_most_once", revision, await self._transport.notes.now_ms())
         changed = await self._table.put(checked_subscription(name), wanted)
         await asyncio.sleep(_SETTLES)
@@ -170,7 +180,7 @@ class Subscriptions(OnSession):
 
         def gone(known: SubscriptionRecord | None) -> SubscriptionRecord | None:
             if known is None:
-                raise _unknown(name, self._table.records)
+                raise self._unknown(name)
             return known if known.gone_ms else replace(known, gone_ms=now_ms)
 
         await self._table.refresh(0.0)
@@ -211,7 +221,11 @@ class Subscriptions(OnSession):
         await self._table.refresh(0.0)
         record = self._table.records.get(checked_subscription(name))
         if record is None or record.gone_ms:
-            raise _unknown(name, self._table.records)
+            raise self._unknown(name)
+
+    def _unknown(self, name: str) -> UnknownSubscription:
+        there = ", ".join(sorted(each for each, record in self._table.records.items() if not record.gone_ms)) or "none"
+        return UnknownSubscription(f"there is no subscription {name!r}; there are: {there}", name=name)
 
     def _lines(self, name: str) -> Entities:
         return Entities(self._session, subscription_scope(name))
@@ -220,8 +234,3 @@ class Subscriptions(OnSession):
 def _info(name: str, record: SubscriptionRecord) -> SubscriptionInfo:
     delivery: Delivery = "at_most_once" if record.at_most_once else "at_least_once"
     return SubscriptionInfo(name, record.events, delivery, record.revision, record.since_ms)
-
-
-def _unknown(name: str, known: Collection[str]) -> UnknownSubscription:
-    there = ", ".join(sorted(known)) or "none"
-    return UnknownSubscription(f"there is no subscription {name!r}; there are: {there}", name=name)

@@ -107,7 +107,7 @@ async def _events(bus: CommandBus) -> list[str]:
 
 
 async def _subscriptions(bus: CommandBus) -> list[str]:
-    return [each.name for each in await bus.subscriptions.list()]
+    return [*await bus.subscriptions.names()]
 
 
 async def _schedules(bus: CommandBus) -> list[str]:

@@ -471,7 +471,8 @@ class HandlerRegistry:
 
     def unhandled(self) -> tuple[str, ...]:
         """Return the wire names of declared messages without a handler."""
-        return tuple(name for name, kind in self._messages.items() if name not in self._handlers and not issubclass(kind, Event))
+        missing = [name for name in self._messages if name not in self._handlers and not is_internal(name)]
+        return tuple(name for name in missing if not issubclass(self._messages[name], Event))
 
     def clear(self) -> None:
         """Forget everything: for notebooks and for tests of the default registry."""

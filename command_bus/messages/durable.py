@@ -19,7 +19,8 @@ from command_bus.messages.options import DurableCallOptions
 from command_bus.messages.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
-    from command_bus.messages.message import Message
+    from command_bus.messages.event import EventOptions
+    from command_bus.messages.message import Event, Message
     from command_bus.messages.options import FollowUpOptions, SendOn
     from command_bus.messages.outgoing import OutgoingMessage
 
@@ -340,6 +341,12 @@ class DurableContext(CommandContext):
         if self._operations is not None:
             self._operations.check()
         return CommandContext.send(self, command, on=on, **options)
+
+    def publish(self, event: Event, *, on: SendOn = "completed", **options: Unpack[EventOptions]) -> str:
+        """Publish as `CommandContext.publish`. Not in the function of a step, as `send`."""
+        if self._operations is not None:
+            self._operations.check()
+        return CommandContext.publish(self, event, on=on, **options)
 
     def compensate(self, command: Message[Any], *, key: str | None = None) -> None:
         """Send this command if the handler fails for good later: it undoes what was done so far.

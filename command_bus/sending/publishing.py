@@ -50,7 +50,6 @@ class SubscriptionRecord(JsonNote):
     """
 
     fault = "the record of a subscription cannot be read: put it again, or use the release that wrote it"
-    is_whole = True
 
     events: tuple[str, ...]
     at_most_once: bool

@@ -293,6 +293,7 @@ class SyncSubscriptions(Part[Subscriptions]):
     """`Subscriptions`, reached as `bus.subscriptions`."""
 
     get = blocking(Subscriptions.get)
+    names = blocking(Subscriptions.names)
     put = blocking(Subscriptions.put)
     sync = blocking(Subscriptions.sync)
     remove = blocking(Subscriptions.remove)

@@ -28,7 +28,7 @@ from command_bus import (
     UnknownSubscription,
     every,
 )
-from command_bus.sending.publishing import BOOK
+from command_bus.sending.publishing import BOOK, SubscriptionRecord
 from command_bus.transport.mailboxes import shard_key
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
@@ -353,6 +353,33 @@ async def test_what_no_one_subscribes_to_is_told(sandbox: Sandbox) -> None:
         published = await bus.publish(Deposited(account="a-1", cents=5))
         assert published.subscriptions == ()
         assert (await bus.stats()).depth == 0
+
+
+async def test_a_dead_letter_of_a_delivery_is_edited_and_replayed(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus() as bus, bus.worker(), sandbox.bus(registry=type(sandbox.registry)()) as operator:
+        await bus.publish(Deposited(account="a-1", cents=-1))
+        await until_parked(bus)
+        (letter,) = [each async for each in operator.dead_letters.list()]
+        with pytest.raises(InvalidCommand, match="entity"):
+            await operator.dead_letters.replay(letter.id, payload={"account": "a-2", "cents": 5})
+        await operator.dead_letters.replay(letter.id, payload={"account": "a-1", "cents": 5})
+        await until(lambda: len(seen["ledger a-1"]) == 1)
+        await bus.publish(Deposited(account="a-1", cents=-2))
+        await until_parked(bus)
+        (letter,) = [each async for each in operator.dead_letters.list()]
+        await operator.dead_letters.replay(letter.id, payload=Deposited(account="a-1", cents=6))
+        await bus.wait_idle(10)
+    assert [cents for cents, _ in seen["ledger a-1"]] == [5, 6]
+
+
+async def test_there_are_200_subscriptions_at_most(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus, sandbox.bus() as fresh:
+        for number in range(200):
+            record = SubscriptionRecord(("x",), at_most_once=False, revision=1, since_ms=1)
+            await bus.sender.subscriptions.put(f"s{number}", record)
+        with pytest.raises(InvalidSettings, match="200 subscriptions"):
+            await fresh.subscriptions.put("more", "x")
+        assert not await fresh.subscriptions.put("s7", "x", revision=1)
 
 
 async def test_bad_input(sandbox: Sandbox, seen: Seen) -> None:

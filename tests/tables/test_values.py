@@ -29,6 +29,7 @@ from command_bus import (
     EntityId,
     EntityState,
     Envelope,
+    Event,
     HandlerRegistry,
     History,
     Reject,
@@ -40,6 +41,7 @@ from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import unpack
 from command_bus.sql import Inbox, Outbox, OutboxRelay, metadata
 from command_bus.testing import TestBus
+from command_bus.workflows import chain
 from tests.selection import quick
 from tests.tables.shapes import shape
 from tests.tables.values import ROWS, Row
@@ -71,6 +73,8 @@ class Carrier:
     """Replies with a value that its handler makes, and an inbox remembers."""
     state: type[EntityState]
     """Has the value."""
+    tell: type[Event]
+    """The same, as an event."""
     wanted: Any = None
     """The shape of what was given last, as its type has made it."""
 
@@ -112,6 +116,14 @@ def _carrier(number: int, row: Row) -> Carrier:
             __module__=__name__,
             value=(row.kind, Field(default_factory=row.make)),
             changes=(int, 0),
+        ),
+        create_model(
+            f"Tell{number}",
+            __base__=Event,
+            __cls_kwargs__={"entity": "Tell"},
+            __module__=__name__,
+            box=(EntityId, ...),
+            value=(row.kind, ...),
         ),
     )
 
@@ -166,6 +178,21 @@ async def dispatch_batch(bench: Bench) -> None:
                 raise outcome.error
 
     await bench.come(send)
+
+
+@way
+async def publish(bench: Bench) -> None:
+    await bench.come(lambda carrier: bench.bus.publish(carrier.message(carrier.tell, value=carrier.given())))
+
+
+@way
+async def chained(bench: Bench) -> None:
+    await bench.come(lambda carrier: bench.bus.dispatch(chain(carrier.carrying())))
+
+
+@way
+async def chained_reply(bench: Bench) -> None:
+    await _called(bench, lambda carrier: chain(carrier.message(carrier.ask)))
 
 
 @way
@@ -369,6 +396,7 @@ def _handlers(carrier: Carrier, arrived: dict[str, Any], refused: dict[str, Any]
         except (CommandBusError, ValidationError) as error:
             refused[row.name] = error
 
+    registry.subscribes("s", carrier.tell)(lambda event: arrived.update({row.name: event.value}))
     for kind, handler in ((carrier.carry, carry), (carrier.ask, ask), (carrier.work, work)):
         registry.handles(kind)(handler)
     return registry

@@ -29,7 +29,7 @@ EXCEPTIONS = {
     "Slots": (14, "what readers, handlers and the worker each need of it"),
     "PrometheusMetrics": (14, "a method for each thing that an observer receives"),
     "LeaseKeeper": (13, "what the event loop and the renewing thread each need of it"),
-    "DurableContext": (13, "what a durable handler may await, and how a workflow calls what is packed"),
+    "DurableContext": (14, "what a durable handler may await, and how a workflow calls what is packed"),
     "DurableOperations": (13, "the same, as the context knows it"),
     "HandlerOperations": (13, "the same, for one run"),
     "DurableRun": (15, "what the operations of a handler, its waits and its worker each need of it"),

@@ -15,6 +15,7 @@ from command_bus import (
     CommandRejected,
     DurableContext,
     EntityId,
+    Event,
     GiveUp,
     Reject,
     RetryPolicy,
@@ -25,6 +26,10 @@ from command_bus.transport.steps import WORKER_LOST
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable.durable_shop import Flow, Refund, Reserve, Shop
 from tests.conformance.put_service import until
+
+
+class Refunded(Event, entity="account"):
+    account: EntityId
 
 
 class Plain(Command[str], entity="plain", retry=RetryPolicy(attempts=3, delay=0.01)):
@@ -116,7 +121,14 @@ async def _parked(bus: Any) -> bool:
     return (await bus.commands.status("o-1")).state == "parked"
 
 
-@pytest.mark.parametrize("what", ["call", "step", "sleep", "signal", "timeout", "compensate", "send", "made before"])
+def _send(context: DurableContext, what: str) -> None:
+    if what == "send":
+        context.send(Refund(account="a-1"))
+    else:
+        context.publish(Refunded(account="a-1"))
+
+
+@pytest.mark.parametrize("what", ["call", "step", "sleep", "signal", "timeout", "compensate", "send", "publish", "made before"])
 async def test_the_function_of_a_step_does_not_use_the_context(sandbox: Sandbox, shop: Shop, what: str) -> None:
     @shop.script
     async def order(context: DurableContext) -> Any:
@@ -137,8 +149,8 @@ async def test_the_function_of_a_step_does_not_use_the_context(sandbox: Sandbox,
                         pass
                 case "compensate":
                     context.compensate(Refund(account="a-1"))
-                case "send":
-                    context.send(Refund(account="a-1"))
+                case "send" | "publish":
+                    _send(context, what)
                 case _:
                     assert made is not None
                     await made
@@ -250,6 +262,7 @@ async def test_a_context_that_is_over_sends_nothing(sandbox: Sandbox, shop: Shop
             await over.wait()
             for use in (
                 lambda: context.send(Refund(account="a-1")),
+                lambda: context.publish(Refunded(account="a-1")),
                 lambda: context.progress(0.5),
                 lambda: context.log("late"),
                 lambda: context.compensate(Refund(account="a-1")),
@@ -270,7 +283,15 @@ async def test_a_context_that_is_over_sends_nothing(sandbox: Sandbox, shop: Shop
         await bus.call(Flow(order="o-1"), timeout=20)
         over.set()
         await shop.context
-    assert errors == ["CancelledError", "HandlerOver", "HandlerOver", "CancelledError", "HandlerOver", "CancelledError"]
+    assert errors == [
+        "CancelledError",
+        "CancelledError",
+        "HandlerOver",
+        "HandlerOver",
+        "CancelledError",
+        "HandlerOver",
+        "CancelledError",
+    ]
     assert shop.log == []
 
 
