@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from command_bus import Command, CommandContext, EntityId, EntityState, HandlerRegistry, InvalidCommand
-from command_bus.sql import Inbox
+from command_bus import Command, CommandContext, EntityId, EntityState, Event, HandlerRegistry, InvalidCommand, RawEvent
+from command_bus.sql import Inbox, Outbox, OutboxRelay
 from command_bus.testing import CRASH_POINTS, TestBus
 from tests.sql.conftest import ADD, Stage
 
@@ -90,3 +90,55 @@ async def test_the_poisoned_one_is_found_and_its_halves_are_new_transactions(sta
             await bus.dispatch(Post(entry=f"e{number}", cents=number))
         await bus.run_until_idle()
     assert [stage.balance(f"e{number}") for number in range(8)] == [1, 1, 1, 1, 1, 0, 1, 1]
+
+
+class Paid(Event, entity="wallet", name="wallet.paid"):
+    wallet: EntityId
+    by: str
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+async def test_what_is_published_within_an_inbox_is_published_once(stage: Stage, point: str) -> None:
+    registry, inbox, heard = HandlerRegistry(), Inbox(), list[str]()
+
+    @registry.handles(Post)
+    async def post(command: Post, context: CommandContext) -> int:
+        async with AsyncSession(stage.awaited) as session, inbox.once(session, context) as block:
+            if not block.repeated:
+                context.publish(Paid(wallet="w", by=f"attempt {context.attempt}"))
+                block.remember(command.cents)
+        return command.cents
+
+    @registry.subscribes("first", Paid)
+    async def first(event: Paid) -> None:
+        heard.append(f"first {event.by}")
+
+    @registry.subscribes("second", "wallet.*")
+    async def second(event: RawEvent) -> None:
+        heard.append(f"second {event.fields['by']}")
+
+    async with TestBus(registry) as bus:
+        bus.crash_after(point, Post)
+        await bus.dispatch(Post(entry="e", cents=5))
+        await bus.run_until_idle()
+    attempt = "attempt 2" if point == "claimed" else "attempt 1"
+    assert sorted(heard) == [f"first {attempt}", f"second {attempt}"]
+
+
+async def test_an_event_leaves_with_the_transaction(stage: Stage) -> None:
+    registry, heard = HandlerRegistry(), list[str]()
+
+    @registry.subscribes("first", Paid)
+    async def first(event: Paid, context: CommandContext) -> None:
+        heard.append(f"{context.event_id} {event.by}")
+
+    async with TestBus(registry) as bus:
+        outbox = Outbox(bus.bus)
+        for number, fate in enumerate(("commit", "rollback", "commit")):
+            async with AsyncSession(stage.awaited) as session:
+                outbox.add(session, Paid(wallet="w", by=str(number)), command_id=f"e-{number}")
+                await (session.commit() if fate == "commit" else session.rollback())
+        async with OutboxRelay(bus.bus, stage.awaited) as relay:
+            await relay.drained()
+        await bus.run_until_idle()
+    assert heard == ["e-0 0", "e-2 2"]
