@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SETUP = $(PYTHON) scripts/setup.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-lite demo-full demo-stream demo-shops demo-checkout demo-ledger test test-all test-pythons bench bench-all bench-spark proofs chaos simulate mutants fuzz docs check format lock clean
+.PHONY: help setup demo demo-lite demo-full demo-stream demo-shops demo-checkout demo-ledger demo-together test test-all test-pythons bench bench-all bench-spark proofs chaos simulate mutants fuzz docs check format lock clean
 
 help:       ## list these targets
 	@sed -n 's/^\([a-z-]*\): *## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -26,6 +26,9 @@ demo-checkout: ## orders over three services: a payment provider that fails, a p
 	@$(SETUP) demo-checkout $(ARGS)
 demo-ledger: ## transfers in PostgreSQL through outbox, bus and inbox; tellers, relays, workers are killed, connections cut
 	@$(SETUP) demo-ledger $(ARGS)
+
+demo-together: ## an event with three subscriptions, one of them parked, and a chord of pictures; a worker is killed each second
+	@$(SETUP) demo-together $(ARGS)
 
 test:       ## the tests but the slow ones, those of Spark where there is a Java 17 (ARGS="-k word -x" is passed on to pytest)
 	@$(SETUP) test $(ARGS)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Set up what a command of this repository needs, then run it: nothing to install by hand, nothing outside the folder.
 
-    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | demo-shops | demo-checkout | demo-ledger | test | test-all |
+    python3 scripts/setup.py demo | demo-lite | demo-full | demo-stream | demo-shops | demo-checkout | demo-ledger | demo-together | test | test-all |
                              test-pythons | bench | bench-all | bench-spark | proofs | chaos | simulate | mutants | fuzz | docs | check | format |
                              setup | lock | clean   [arguments]
 
@@ -311,6 +311,11 @@ def demo_checkout(arguments: list[str]) -> None:
     become([str(PYTHON), "-m", "examples.checkout", *arguments])
 
 
+def demo_together(arguments: list[str]) -> None:
+    set_up(BASE)
+    become([str(PYTHON), "-m", "examples.together", *arguments])
+
+
 def demo_ledger(arguments: list[str]) -> None:
     set_up(BASE)
     become([str(PYTHON), "-m", "examples.ledger", *arguments])
@@ -484,6 +489,7 @@ COMMANDS = {
     "demo-shops": demo_shops,
     "demo-checkout": demo_checkout,
     "demo-ledger": demo_ledger,
+    "demo-together": demo_together,
     "test": test,
     "test-all": test_all,
     "test-pythons": test_pythons,
