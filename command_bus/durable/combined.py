@@ -31,7 +31,17 @@ class AllOf(TrackedOperation):
         for page in range(0, len(self._parts), _AT_ONCE):
             begun += await asyncio.gather(*map(_begun, self._parts[page : page + _AT_ONCE]), return_exceptions=True)
         waits = [each for each, done in zip(self._operations, begun, strict=True) if isinstance(each, Waited) and done is None]
-        failed = next((each for each in begun if isinstance(each, BaseException) and not self._returns(each)), None)
+        steps = [
+            isinstance(each, Step) for each in self._operations
+        ]  # only what a step raised is a result: a call that began has none yet
+        failed = next(
+            (
+                each
+                for is_step, each in zip(steps, begun, strict=True)
+                if isinstance(each, BaseException) and not (is_step and self._returns(each))
+            ),
+            None,
+        )
         if failed is None and not all(map(self.run.is_over, waits)):
             await self.run.wait(durable, waits, wanted=len(waits))
         if failed is not None:

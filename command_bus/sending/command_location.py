@@ -112,7 +112,7 @@ def unserved(name: str, live: Sequence[WorkerStatus], where: str) -> tuple[str, 
     if not live:
         return "no_worker", f"There is no live worker in {where}: start one with `command-bus worker`"
     known = sorted({each for worker in live for each in worker.commands})
-    if not name or name in known:
+    if not name or handles(known, name):
         return None
     shown = ", ".join(known[:_NAMED]) + (f" and {len(known) - _NAMED} more" if len(known) > _NAMED else "")
     who = "The only live worker" if len(live) == 1 else f"None of the {len(live)} live workers"

@@ -195,7 +195,8 @@ def _packed(given: Message[Any] | Node[Any], which: str) -> PackedNode:
     each = given if isinstance(given, Node) else Node(given)
     try:
         packed = _of_message(each.command, each.options or {})
-        undo = None if each.undo is None else _of_message(each.undo, {})
+        undoing = each.undo or _undo_of(each.command)
+        undo = None if undoing is None else _of_message(undoing, {})
     except CommandBusError as error:
         raise InvalidCommand(f"{which}: {error.message}") from error
     fault = ""
@@ -206,6 +207,23 @@ def _packed(given: Message[Any] | Node[Any], which: str) -> PackedNode:
     if fault:
         raise InvalidCommand(f"{which}: {fault}")
     return packed.model_copy(update={"takes": each.takes, "undo": undo})
+
+
+def _undo_of(command: Message[Any]) -> Message[Any] | None:
+    """Return what undoes a workflow that is a node, once it has completed: the undos of its own nodes, in reverse.
+
+    Raises:
+        InvalidCommand: Which of its nodes have completed will not be known.
+    """
+    if not isinstance(command, Chain | Group):
+        return None
+    nodes = [*command.nodes, *([command.chord] if isinstance(command, Group) and command.chord is not None else [])]
+    undos = [node.undo for node in reversed(nodes) if node.undo is not None]
+    if undos and isinstance(command, Group) and command.failures == "ignore":
+        raise InvalidCommand(
+            'it is a group with failures="ignore" whose nodes have undos: give the group itself one, by node(…, undo=…)'
+        )
+    return Chain(nodes=undos) if undos else None
 
 
 def _of_message(message: Message[Any], options: DispatchOptions) -> PackedNode:

@@ -22,6 +22,7 @@ from command_bus import (
     RetryPolicy,
     Unique,
 )
+from command_bus.sending.command_location import unserved
 from command_bus.workflows import GroupCounts, NodeFailed, chain, group, node
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
@@ -156,6 +157,45 @@ async def test_what_was_done_is_undone_in_reverse(sandbox: Sandbox, seen: Seen, 
     assert seen["bind"] == []
 
 
+def _done(name: str, how: str = "return") -> Any:
+    return node(Reserve(stock=name, how=how), undo=Release(stock=name))
+
+
+NESTED: dict[str, tuple[Any, list[str]]] = {
+    "a chain in a chain": (
+        chain(_done("a"), chain(_done("b"), _done("c")), _done("d"), Render(page="1", number=13)),
+        ["d", "c", "b", "a"],
+    ),
+    "a group in a chain": (chain(_done("a"), group([_done("b"), _done("c")]), Render(page="1", number=13)), ["c", "b", "a"]),
+    "a chain in a group": (group([chain(_done("a"), _done("b")), Render(page="1", number=13)]), ["b", "a"]),
+    "with an undo of its own": (
+        chain(_done("a"), node(chain(_done("b"), _done("c")), undo=Release(stock="both")), Render(page="1", number=13)),
+        ["both", "a"],
+    ),
+    "two deep": (chain(chain(_done("a"), chain(_done("b"))), _done("c"), Render(page="1", number=13)), ["c", "b", "a"]),
+}
+
+
+@pytest.mark.parametrize("how", NESTED)
+async def test_what_nested_workflows_did_is_undone(sandbox: Sandbox, seen: Seen, how: str) -> None:
+    work, undone = NESTED[how]
+    async with sandbox.bus() as bus, bus.worker():
+        with pytest.raises(CommandRejected, match="unlucky"):
+            await bus.call(work, timeout=20)
+    assert seen["release"] == undone
+
+
+async def test_a_workflow_that_lasts_is_not_said_to_have_no_handler(sandbox: Sandbox) -> None:
+    async with sandbox.bus() as bus, bus.worker(registry=type(sandbox.registry)()):
+        live: list[Any] = []
+        while not live:
+            live = [worker for worker in await bus.fleet.workers() if worker.alive]
+            await asyncio.sleep(0.02)
+        for name in ("command_bus.Chain", "command_bus.Group", "command_bus.Publish"):
+            assert unserved(name, live, "here") is None
+        assert unserved("Other", live, "here") is not None
+
+
 async def test_a_node_that_is_parked_holds_the_chain_until_it_is_replayed(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus, bus.worker():
         receipt = await bus.dispatch(chain(Reserve(stock="s-1", how="fail"), Bind(book="b-1")), command_id="c-1")
@@ -242,6 +282,7 @@ def test_bad_input() -> None:
         (lambda: group([good]).then(good, takes="nope"), "the chord: Bind has no field 'nope'"),
         (lambda: chain(node(Ask(stock="1"), undo=Release(stock="1"))), "is a query"),
         (lambda: group([good], failures="x"), "failures is 'fail' or 'ignore'"),  # type: ignore[call-overload]
+        (lambda: chain(group([_done("a")], failures="ignore"), good), "node 1: it is a group with failures"),
         (lambda: chain(node(good, priority="x")), "node 1: priority"),  # type: ignore[arg-type]
     ]
     for make, text in refused:
