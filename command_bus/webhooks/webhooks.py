@@ -111,7 +111,7 @@ class Webhooks:
             name: Unique in the namespace.
             url: The place where to; https.
             kinds: Events of commands that it receives, by kind.
-            events: Events of applications that it receives, with their fields, by name or pattern; see `subscribes`.
+            events: Names, and patterns of names, of what applications publish: it receives that with its fields. See `subscribes`.
             secret: Signs; `new_secret()` makes one, `env:NAME` names a variable of the workers. Several, the newest first, while one is replaced.
                 None leaves it to what the webhook has.
             entity_types: Events of these entity types, `@schedules` are schedules; by default of all but those.

@@ -213,7 +213,7 @@ def _undo_of(command: Message[Any]) -> Message[Any] | None:
     """Return what undoes a workflow that is a node, once it has completed: the undos of its own nodes, in reverse.
 
     Raises:
-        InvalidCommand: Which of its nodes have completed will not be known.
+        InvalidCommand: It will not be known which of its nodes have completed.
     """
     if not isinstance(command, Chain | Group):
         return None
