@@ -79,9 +79,11 @@ async def test_what_reached_a_part_is_completed_with_the_key_of_the_answer(
     assert told["refused"]["audit"]["code"] == "draining"
     assert int(part.headers["retry-after"]) > 0
     await bus.entity("account@audit", account).resume()
+    await bus.entity("account@audit", account).pause("purged next")
     whole = await each_client.ask("POST", PATH, json=body, headers={"Idempotency-Key": told["idempotency_key"]})
     assert whole.json() == {"event_id": told["event_id"], "subscriptions": ["audit", "ledger"]}
     await bus.entities.of("account@audit").purge()
+    await bus.entity("account@audit", account).resume()
     await bus.wait_idle(10)
     assert [each[0] for each in bank.posted if each[1] == account] == [told["event_id"]]
 

@@ -18,7 +18,7 @@ from command_bus.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.server
 registry = HandlerRegistry()
-MOST = {"dispatch": 38, "call": 45, "durable": 65}
+MOST = {"dispatch": 38, "call": 47, "durable": 65}
 
 
 class Plain(Command[int], entity="plain"):
