@@ -110,7 +110,7 @@ if TYPE_CHECKING:
     from command_bus.messages.event import Published, RawEvent
     from command_bus.messages.history import History
     from command_bus.messages.limits import Limit, Rate
-    from command_bus.messages.message import Command, EntityId, Event, Message, Query
+    from command_bus.messages.message import Command, EntityId, EntityOf, Event, Message, Query
     from command_bus.messages.outgoing import Envelope, Outbound, OutgoingMessage, RawEnvelope
     from command_bus.messages.policies import EntityPolicy, Lanes, PerEntity, lanes, per_entity
     from command_bus.messages.receipts import BatchOutcome, BatchResult, Receipt, SyncReceipt
@@ -178,6 +178,7 @@ __all__ = [
     "EntityBusy",
     "EntityDetails",
     "EntityId",
+    "EntityOf",
     "EntityInfo",
     "EntityPage",
     "EntityPolicy",
@@ -314,7 +315,7 @@ _HOMES = {
     "admin.limits": "LimitInfo",
     "messages.history": "History",
     "messages.limits": "Limit Rate",
-    "messages.message": "Command EntityId Event Message Query",
+    "messages.message": "Command EntityId EntityOf Event Message Query",
     "messages.event": "Published RawEvent",
     "middleware": "Middleware Proceed Sending",
     "observer": "Observer",

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast, get_args, get_origin
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_after_validator_function
 from typing_extensions import Unpack
 
 from command_bus.clock import duration_fault
@@ -38,6 +40,8 @@ _UNCHECKED = "__unchecked__"
 MAX_COMMAND_ID_BYTES = 512
 MAX_ENTITY_ID_BYTES = 4096
 MOST_VERSION = 1_000_000
+MOST_ENTITIES = 8
+"""Entities in whose lines a command can stand."""
 _ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}(?:@[A-Za-z0-9_.-]{0,64})?")
 _CLASS_ARGUMENTS = frozenset((
     "entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique", "limits", "priority", "fair_by", "compress_above",
@@ -93,12 +97,6 @@ def checked_id(command_id: str | UUID) -> str:
     return text
 
 
-class _EntityMarker:
-    """Marks the field that holds the entity id."""
-
-    __slots__ = ()
-
-
 def _check_entity_id(value: str | int) -> str | int:
     canonical_entity_id(value)
     return value
@@ -106,8 +104,28 @@ def _check_entity_id(value: str | int) -> str | int:
 
 setattr(_check_entity_id, "keeps_value", True)  # noqa: B010 - see `certainty`: a function has no such attribute for type checkers
 
-EntityId: TypeAlias = Annotated[str | int, _EntityMarker(), AfterValidator(_check_entity_id)]
-"""Annotates the one field of a message that holds its entity's id: a non-empty string, or an int.
+
+@dataclass(frozen=True, slots=True)
+class EntityOf:
+    """A mark of a field that holds the id of an entity of another type than the message's: `account: Annotated[str, EntityOf("account")]`.
+
+    The command then stands in the line of that entity, too. The value is as for `EntityId`.
+
+    Attributes:
+        entity: The type of that entity; None, of `EntityId`: that of the message.
+    """
+
+    entity: str | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(_check_entity_id, handler(source))
+
+
+EntityId: TypeAlias = Annotated[str | int, EntityOf()]
+"""Annotates the field of a message that holds its entity's id: a non-empty string, or an int.
+
+A command with two to eight such fields, or fields with `EntityOf`, stands in the lines of all those entities, and runs when it is the oldest
+in each. The first field is its home, which answers for it.
 
 The field stands alone, not in a union or a container. The value has at most 4 KiB in UTF-8. `7` and `"7"` name the same
 entity, and the value keeps its type; `str(command.account_id)` is the same text for both. An empty or too long id is a `ValidationError` where the
@@ -165,6 +183,7 @@ class MessageSpec:
         name: The wire name, stable across modules and renames when given with `name=`.
         entity: Type of its entities, or None for a message that runs freely.
         key: The field that holds the entity id, or None.
+        others: The types of further entities in whose lines its commands stand, each with the field that holds the id.
         reply: Type of its result, the type argument of the class.
         delivery: What an interruption means: run again, or dead-letter. None, as in what follows, leaves it to the policy of the entity type,
             and that to the bus's (see `handling_policy`).
@@ -197,6 +216,7 @@ class MessageSpec:
     history: HistoryChoice | None = None
     version: int = 1
     durable: bool = False
+    others: tuple[tuple[str, str], ...] = ()
 
 
 class Message(BaseModel, Generic[Reply_co]):
@@ -273,13 +293,19 @@ class Message(BaseModel, Generic[Reply_co]):
         key = type(self).spec().key
         return None if key is None else canonical_entity_id(getattr(self, key))
 
+    def entity_ids(self) -> list[tuple[str, str]]:
+        """Return type and canonical id of each further entity in whose line this message stands, in the order of its fields."""
+        spec = type(self).spec()
+        named = [(entity, canonical_entity_id(getattr(self, key, None))) for entity, key in spec.others]
+        return [each for each in dict.fromkeys(named) if each != (spec.entity, self.entity_id())]
+
 
 def reply_of(message: Message[Any]) -> Any:
     """Return the type of a message's reply: that of its class, or of a workflow that of its last command."""
     return getattr(message, REPLY_TYPE, None) or type(message).spec().reply
 
 
-_OWN_NAMES = frozenset({"entity_id", "spec"})
+_OWN_NAMES = frozenset({"entity_id", "entity_ids", "spec"})
 
 
 class Command(Message[Reply_co]):
@@ -351,7 +377,9 @@ def _build_spec(cls: type[Message[Any]], name: str | None, given: dict[str, Any]
     for fault in _faults(cls, values):
         raise RegistrationError(f"{cls.__qualname__}: {fault}")
     values["limits"] = checked_limits(cls.__qualname__, values.get("limits", ()), cls.model_fields)
-    values["key"] = _entity_field(cls, values.get("entity"))
+    values["key"], values["others"] = _entity_fields(cls, values.get("entity"))
+    for fault in _several_faults(cls, values):
+        raise RegistrationError(f"{cls.__qualname__}: {fault}")
     values["reply"] = _reply_type(cls)
     return MessageSpec(**values)
 
@@ -413,29 +441,48 @@ def _number_faults(values: Mapping[str, Any]) -> Iterator[str]:
         yield f"attempt_timeout {fault}"
 
 
-def _entity_field(cls: type[Message[Any]], entity: str | None) -> str | None:
-    """Find the field marked with `EntityId`; one if and only if an entity type is given."""
+def _entity_fields(cls: type[Message[Any]], entity: str | None) -> tuple[str | None, tuple[tuple[str, str], ...]]:
+    """Return the field that holds the entity id, if and only if an entity type is given; and those of further entities."""
     fields = cls.model_fields.items()
-    marked = [name for name, info in fields if any(isinstance(item, _EntityMarker) for item in info.metadata)]
-    hidden = [name for name, info in fields if name not in marked and _holds_marker(info.annotation)]
+    marks = {name: item for name, info in fields for item in info.metadata if isinstance(item, EntityOf)}
+    hidden = [name for name, info in fields if name not in marks and _holds_marker(info.annotation)]
     if hidden:
         raise RegistrationError(f"{cls.__qualname__}.{hidden[0]}: EntityId stands alone, not inside a union or container")
-    if entity is None and marked:
-        raise RegistrationError(f'{cls.__qualname__} marks {marked[0]!r} with EntityId but names no entity type: add entity="…"')
-    if entity is not None and len(marked) != 1:
-        found = "marks no field" if not marked else f"marks {len(marked)} fields ({', '.join(marked)})"
+    if entity is None and marks:
+        raise RegistrationError(f'{cls.__qualname__} marks {[*marks][0]!r} with EntityId but names no entity type: add entity="…"')
+    home = next((name for name, mark in marks.items() if mark.entity in (None, entity)), None)
+    if entity is not None and home is None:
         raise RegistrationError(
-            f"{cls.__qualname__} has entity={shown(entity)} but {found} with EntityId: annotate the one field that holds the id"
+            f"{cls.__qualname__} has entity={shown(entity)} but marks no field with EntityId: annotate the field that holds the id"
         )
-    if marked and not cls.model_fields[marked[0]].is_required():
-        raise RegistrationError(f"{cls.__qualname__}.{marked[0]} holds the entity id: it must be required, without a default")
-    return marked[0] if marked else None
+    for name in marks:
+        if not cls.model_fields[name].is_required():
+            raise RegistrationError(f"{cls.__qualname__}.{name} holds the entity id: it must be required, without a default")
+    return home, tuple((mark.entity or entity or "", name) for name, mark in marks.items() if name != home)
+
+
+def _several_faults(cls: type[Message[Any]], values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with a class whose commands stand in several lines."""
+    others: tuple[tuple[str, str], ...] = values["others"]
+    if not others:
+        return
+    if len(others) >= MOST_ENTITIES:
+        yield f"it names {len(others) + 1} entities, at most {MOST_ENTITIES} go: hold one entity that stands for them"
+    if issubclass(cls, Event):
+        yield f"an event belongs to one entity: take EntityId away from {others[0][1]!r}"
+    if values.get("unique") is not None and values["unique"].wins == "latest":
+        yield "a command of several entities replaces no other: let its unique key be one of wins='first'"
+    for entity, _ in others:
+        try:
+            check_entity_type(entity, declared=True)
+        except InvalidCommand as error:
+            yield str(error)
 
 
 def _holds_marker(annotation: Any) -> bool:
     """Return whether a marker hides inside a union such as `EntityId | None`, which would allow a command without its entity."""
     if get_origin(annotation) is Annotated:
-        return any(isinstance(item, _EntityMarker) for item in get_args(annotation)[1:])
+        return any(isinstance(item, EntityOf) for item in get_args(annotation)[1:])
     return any(_holds_marker(item) for item in get_args(annotation))
 
 

@@ -13,7 +13,7 @@ from command_bus.errors import BadSignature, CallCycle, CommandBusError, Command
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.sending.envelope_builder import EnvelopeBuilder, of_one_line
 from command_bus.sending.follow_ups import while_away
 from command_bus.sending.results import ResultReader
 from command_bus.sending.waiting import WaitingCommands
@@ -69,7 +69,7 @@ class Children:
         Raises:
             InvalidCommand: It or an option is not what it may be.
         """
-        out = self.builder.outgoing(command, options)
+        out = of_one_line(self.builder.outgoing(command, options))
         if out.unique is not None:
             raise InvalidCommand(f"{out.name!r} has a unique key, which a durable call does not know: use context.dispatch")
         out.given_id = True  # its outcome is remembered, should it not reach the caller

@@ -33,7 +33,7 @@ from command_bus.messages.upcasting import checked_version
 from command_bus.sending.call_progress import check_running
 from command_bus.sending.options import compresses, give, new_command_id
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, EnvelopeTemplate, WireEnvelope, pack_envelope, packed_text
-from command_bus.serialization.envelope_options import CALLERS, CHAIN, DURABLE, HISTORY, PRIORITY, VERSION, with_mailbox
+from command_bus.serialization.envelope_options import CALLERS, CHAIN, DURABLE, HISTORY, OTHERS, PRIORITY, VERSION, with_mailbox
 from command_bus.serialization.equality import NotPlain, digest, digest_of_head
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import MessageCodec, codec_for
@@ -68,6 +68,7 @@ def command_digest(out: OutgoingMessage, limits: PayloadLimits, protection: Prot
 
 _NIL = b"\xc0"
 _NONE = DispatchOptions()
+_MOST_BYTES = 3072  # of the mailboxes of further entities: they are part of the envelope's head
 
 
 @dataclass(slots=True)
@@ -147,6 +148,8 @@ class EnvelopeBuilder:
         out.command = message
         if spec.fair_by is not None:
             out.tenant = tenant_of(getattr(message, spec.fair_by, None))
+        if spec.others:
+            OTHERS.put(out.options, message.entity_ids() or ())
         return give(out, options, route.history)
 
     def event(self, event: Event, options: PublishOptions | None = None) -> OutgoingMessage:
@@ -246,7 +249,22 @@ class EnvelopeBuilder:
             None if out.deadline is None else partial(self._renewed, envelope, out.deadline, unique),
             envelope_flow(envelope, out.tenant),
             unique,
+            self._others(out, mailbox),
         )
+
+    def _others(self, out: OutgoingMessage, home: str) -> tuple[tuple[str, int], ...]:
+        """Return the further mailboxes of a message, each with the commands that it may hold."""
+        if not (entities := OTHERS.of(out.options)):
+            return ()
+        if out.unique is not None and out.unique.wins == "latest":
+            raise InvalidCommand("a command of several entities replaces no other: let its unique key be one of wins='first'")
+        others: dict[str, int] = {}
+        for entity, of in entities:
+            others[self.mailbox_of(entity, of)] = self._settings.entity(entity).max_depth or self._settings.max_depth
+        if sum(len(mailbox) for mailbox in others) > _MOST_BYTES:
+            raise InvalidCommand(f"the ids of its other entities take more than {_MOST_BYTES} bytes: use digests of them")
+        others.pop(home, None)  # entities of one lane stand in one line
+        return tuple(others.items())
 
     def _renewed(self, envelope: WireEnvelope, deadline: float, unique: UniqueSubmission | None) -> bytes:
         """Pack an envelope again with the time to live that is left, for which it also holds its unique key."""
@@ -383,6 +401,26 @@ def _left_ms(deadline: float) -> int:
     return max(1, int((deadline - mono()) * 1000))
 
 
+def entity_types_of(out: OutgoingMessage) -> tuple[str, ...]:
+    """Return the types of the entities in whose lines a message stands."""
+    types = () if out.entity_type is None else (out.entity_type,)
+    return (*types, *(entity for entity, _ in OTHERS.of(out.options))) if out.options else types
+
+
+def of_one_line(out: OutgoingMessage) -> OutgoingMessage:
+    """Return a message for what puts commands into one line only.
+
+    Raises:
+        InvalidCommand: It stands in the lines of several entities.
+    """
+    if OTHERS.of(out.options):
+        raise InvalidCommand(
+            f"{out.name} stands in the lines of several entities, and only bus.dispatch, dispatch_batch and call put a command there: let a "
+            f"handler dispatch it, bus.dispatch({out.name}(…), command_id=…)"
+        )
+    return out
+
+
 def sendable(builder: EnvelopeBuilder, message: Message[Any], options: DispatchOptions) -> OutgoingMessage:
     """Return a message for what sends commands only: an event becomes the command that publishes it.
 
@@ -392,7 +430,7 @@ def sendable(builder: EnvelopeBuilder, message: Message[Any], options: DispatchO
         InvalidCommand: As `EnvelopeBuilder.outgoing`.
     """
     if not isinstance(message, Event):
-        return builder.outgoing(message, options)
+        return of_one_line(builder.outgoing(message, options))
     event = builder.event(message)
     wrapped = Publish(
         event=event.name, payload=event.payload, options=event.options, priority=event.priority, tenant=event.tenant

@@ -21,7 +21,7 @@ from command_bus.messages.event import EventOptions, PublishOptions
 from command_bus.messages.message import Event, Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.sending.envelope_builder import EnvelopeBuilder, of_one_line
 from command_bus.sending.publishing import SubscriptionTable
 from command_bus.serialization.stored_fields import stored_row
 from command_bus.session import Session, SessionPart
@@ -164,7 +164,7 @@ class FollowUps(Outbox):
         """The events that are sent with the settlement, as a `Settlement` names them."""
 
     def add(self, command: Message[Any], *, always: bool, **options: Unpack[DispatchOptions]) -> str:
-        out = self._builder.outgoing(command, options)
+        out = of_one_line(self._builder.outgoing(command, options))
         if out.unique is not None:
             raise InvalidCommand(f"{out.name!r} has a unique key, which context.send does not know: use context.dispatch")
         out.command_id = follow_up_id(self._cause, self.count + 1)

@@ -31,10 +31,11 @@ from command_bus.sending.admission import receipt, refusal, status_of
 from command_bus.sending.call_progress import call_with_progress
 from command_bus.sending.children import Children
 from command_bus.sending.command_location import OverdueCalls
-from command_bus.sending.envelope_builder import EnvelopeBuilder
+from command_bus.sending.envelope_builder import EnvelopeBuilder, entity_types_of
 from command_bus.sending.follow_ups import FollowUps, ShardDepths
 from command_bus.sending.publishing import SubscriptionTable, received
 from command_bus.sending.results import ResultReader
+from command_bus.serialization.envelope_options import OTHERS
 from command_bus.session import Session
 from command_bus.spelling import check_names
 from command_bus.transport.ports.sender import Producer
@@ -215,7 +216,7 @@ class Sender:
     def _enqueue(self, out: OutgoingMessage) -> Awaitable[Admission]:
         """Transmit without a task if nothing has to be asked first."""
         agreements = self._session.transport.agreements
-        if out.unique is not None or (out.entity_type is not None and agreements.agreed(out.entity_type) is None):
+        if out.unique is not None or any(agreements.agreed(each) is None for each in entity_types_of(out)):
             return self._transmit(out)
         return self._session.transport.producer.enqueue(self._builder.build(out), self._patience(out))
 
@@ -225,19 +226,20 @@ class Sender:
         return timeout if out.deadline is None else min(timeout, max(out.deadline - mono(), 0.001))
 
     def _needs_no_preparation(self, message: Message[Any]) -> bool:
-        """Return whether a message can be built at once: no middleware, no unique key, not durable, and its entity type is agreed on."""
+        """Return whether a message can be built at once: no middleware, no unique key, not durable, one entity whose type is agreed on."""
         if self.middleware:
             return False
         spec = self._builder.spec_of(message)
-        if spec.unique is not None or spec.durable:
+        if spec.unique is not None or spec.durable or spec.others:
             return False
         return spec.entity is None or self._session.transport.agreements.agreed(spec.entity) is not None
 
     async def _build(self, out: OutgoingMessage, *, templates: bool = False) -> Submission:
         """Return the submission of a message; with the first of an entity type, agree on its mailboxes."""
         agreements = self._session.transport.agreements
-        if out.entity_type is not None and agreements.agreed(out.entity_type) is None:
-            await self._agree(out.entity_type, self._patience(out))
+        for entity_type in entity_types_of(out):
+            if agreements.agreed(entity_type) is None:
+                await self._agree(entity_type, self._patience(out))
         return (self._template_builder if templates else self._builder).build(out)
 
     async def _agree(self, entity_type: str, patience: float) -> None:
@@ -378,7 +380,8 @@ class BatchSender:
         if entity_type is None or entity_id is None:
             return ()
         try:
-            return (self._builder.mailbox_of(check_entity_type(entity_type), canonical_entity_id(entity_id)),)
+            home = self._builder.mailbox_of(check_entity_type(entity_type), canonical_entity_id(entity_id))
+            return (home, *(self._builder.mailbox_of(*each) for each in _other_entities_of(item)))
         except InvalidCommand:
             return ()
 
@@ -390,7 +393,8 @@ class BatchSender:
             if isinstance(item, _Unbuilt):
                 self._refused.update(item.mailboxes)
                 outcomes.append(item.outcome)
-            elif item.mailbox in self._refused:
+            elif not self._refused.isdisjoint(item.lines):
+                self._refused.update(item.lines)
                 outcomes.append(self._outcome(item, Admission.PREDECESSOR_REFUSED))
             else:
                 going.append(item)
@@ -405,11 +409,11 @@ class BatchSender:
         if admission is Admission.ACCEPTED:
             return BatchOutcome(submission.command_id, "accepted")
         if isinstance(admission, CommandBusError):
-            self._refused.add(submission.mailbox)
+            self._refused.update(submission.lines)
             return BatchOutcome(submission.command_id, "rejected", admission)
         error = refusal(admission, submission.command_id)
         if error is not None and admission is not Admission.CONFLICT:
-            self._refused.add(submission.mailbox)
+            self._refused.update(submission.lines)
         other = None if submission.unique is None else submission.unique.other
         return BatchOutcome(submission.command_id, status_of(admission), error, other)
 
@@ -423,3 +427,11 @@ def _entity_of(item: object) -> tuple[str | None, object]:
         return None, None
     spec = type(message).spec()
     return spec.entity, None if spec.key is None else getattr(message, spec.key, None)
+
+
+def _other_entities_of(item: object) -> Sequence[tuple[str, str]]:
+    """Return the further entities in whose lines an item stands."""
+    if isinstance(item, OutgoingMessage):
+        return OTHERS.of(item.options)
+    message = item.command if isinstance(item, Envelope) else item
+    return message.entity_ids() if isinstance(message, Message) else ()

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from command_bus.clock import LONGEST, checked_seconds, duration_fault
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.history import MOST_KEPT, History
-from command_bus.messages.message import MOST_VERSION
+from command_bus.messages.message import MOST_ENTITIES, MOST_VERSION
 from command_bus.messages.policies import Priority
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.serialization.limits import ZLIB
@@ -182,6 +182,13 @@ def _is_history(value: Any) -> bool:
     return 1 <= value[0] <= LONGEST * 1000 and 1 <= value[1] <= MOST_KEPT and value[2:] in ([], [1])
 
 
+def _are_entities(value: Any) -> bool:
+    """Return whether it names further entities: none in the entry that stands for a command in their lines."""
+    return type(value) is list and len(value) < MOST_ENTITIES and all(
+        type(each) is list and len(each) == 2 and all(type(part) is str and part for part in each) for each in value
+    )
+
+
 RETRY: Final = EnvelopeOption[RetryPolicy | None](
     "r", "retry", None, lambda value: _read_retry(value) is not None, _packed_retry, _read_retry
 )
@@ -205,10 +212,18 @@ HISTORY: Final = EnvelopeOption[KeptHistory | None](
     "h", "end", None, _is_history, _packed_history, lambda history: KeptHistory(*history)
 )
 UNIQUE: Final = EnvelopeOption[str | None]("u", "unique key", None, lambda key: type(key) is str and key != "")
+OTHERS: Final = EnvelopeOption[Sequence[tuple[str, str]]](
+    "j",
+    "other entities",
+    (),
+    _are_entities,
+    lambda entities: [list(each) for each in entities],
+    lambda entities: tuple((entity, of) for entity, of in entities),
+)
 
 KNOWN_OPTIONS: Final[dict[str, EnvelopeOption[Any]]] = {
     option.letter: option
-    for option in (RETRY, ATTEMPT_TIMEOUT, PRIORITY, VERSION, COMPRESSION, CALLERS, CHAIN, DURABLE, RETURN, HISTORY, UNIQUE)
+    for option in (RETRY, ATTEMPT_TIMEOUT, PRIORITY, VERSION, COMPRESSION, CALLERS, CHAIN, DURABLE, RETURN, HISTORY, UNIQUE, OTHERS)
 }
 """The options by their letters."""
 

@@ -32,6 +32,7 @@ class Submission:
         flow: What it waits in: the digit of its class, then its encoded tenant (see `transport.flows`); empty for the normal class without
             a tenant.
         unique: Its unique key, or None.
+        others: Further mailboxes in which it stands, each with the commands that it may hold.
     """
 
     mailbox: str
@@ -45,6 +46,12 @@ class Submission:
     renewed: Callable[[], bytes] | None = None
     flow: str = ""
     unique: UniqueSubmission | None = None
+    others: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The mailboxes in which it stands."""
+        return (self.mailbox, *(mailbox for mailbox, _ in self.others)) if self.others else (self.mailbox,)
 
 
 class Admission(Enum):

@@ -23,7 +23,7 @@ from command_bus.messages.policies import parts_of_delivery
 from command_bus.messages.state import HeldState
 from command_bus.sending.follow_ups import FollowUps
 from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, WireEnvelope
-from command_bus.serialization.envelope_options import ATTEMPT_TIMEOUT, CALLERS, DURABLE, RETRY, with_caller
+from command_bus.serialization.envelope_options import ATTEMPT_TIMEOUT, CALLERS, DURABLE, OTHERS, RETRY, with_caller
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.models import MessageCodec, codec_for, decoded
 from command_bus.serialization.msgpack import unpack
@@ -193,6 +193,9 @@ class Bindings:
             raise InvalidCommand(
                 f"sequenced for entity {envelope.entity_type}:{envelope.entity_id}, but its payload names {spec.entity}:{named}"
             )
+        if (spec.others or envelope.options) and (stands := OTHERS.of(envelope.options)) != tuple(message.entity_ids()):
+            lines, names = (", ".join(map(":".join, each)) or "none" for each in (stands, message.entity_ids()))
+            raise InvalidCommand(f"besides its own it stands in the lines of these entities: {lines}; its payload names: {names}")
         return message
 
     def _raw_event(self, envelope: WireEnvelope, payload: bytes) -> RawEvent:

@@ -21,11 +21,11 @@ from command_bus.transport.redis.scripts import READ_MAILBOXES, Script
 from command_bus.transport.steps import NO_RUN, NO_SNOOZES, RunNotes, Snoozes, attempt_id
 
 _FIELDS = 7
-READY, HELD, HELD_AND_CHANGED, RETRYING, LIMITED, IN_LINE, STOPPED, SUSPENDED = "r", "h", "H", "w", "l", "q", "s", "u"
+READY, HELD, HELD_AND_CHANGED, RETRYING, LIMITED, IN_LINE, STOPPED, SUSPENDED, BLOCKED = "r", "h", "H", "w", "l", "q", "s", "u", "b"
 LONE, LONE_HELD, LONE_SUSPENDED = "o", "O", "U"
 """States of a record, named as in `lua/letters.lua`."""
 _READY, _HELD, _LONE = {READY, LONE, IN_LINE}, {HELD, HELD_AND_CHANGED, LONE_HELD}, {LONE, LONE_HELD, LONE_SUSPENDED}
-_STATES = {"", *_READY, *_HELD, *_LONE, RETRYING, LIMITED, STOPPED, SUSPENDED}
+_STATES = {"", *_READY, *_HELD, *_LONE, RETRYING, LIMITED, STOPPED, SUSPENDED, BLOCKED}
 _NEWER = b"newer"
 _SNOOZES = "z"
 _ERROR = "err"
@@ -41,11 +41,11 @@ class MailboxRecord(NamedTuple):
 
     Attributes:
         state: `r` or `o` ready, `h`, `H` or `O` held, `w` waits for a retry, `l` waits for a limit, `q` waits in the line, `s` stopped,
-            `u` or `U` suspended;
+            `u` or `U` suspended, `b` blocked: its oldest command also stands in other lines;
             empty if the mailbox has no record; others are of a later release.
         activation: Id of its entry in the ready stream; empty in the states `w`, `l`, `q`, `s`, `u` and `U`.
         fence: Number of the start of the command that runs; empty if none does.
-        message: Id of the command that runs or is suspended, or of a lone one that was or is in the line; else empty.
+        message: Id of the command that runs, is suspended or blocks, or of a lone one that was or is in the line; else empty.
         attempt: The number of times the oldest command was started.
         first_ms: When it was first started; 0 if it never was, below zero: of a durable command that has stored something, or when it was
             replayed while parked, or woken after a snooze or a suspension.

@@ -112,7 +112,7 @@ async def repair_page(connections: Connections, keys: ShardKeys, cursor: int) ->
     """
     count, following, states = await connections.ask(hash_page, keys.active, cursor, _PAGE)
     asked = [name for name, record in states.items() if record[:2] not in _WAITING]
-    names: list[Any] = [keys.ready, keys.active, keys.paused, keys.parked, *keys.fair]
+    names: list[Any] = [keys.ready, keys.active, keys.paused, keys.parked, *keys.fair, keys.lone, keys.stats]
     names += (keys.mailboxes.encode() + name for name in asked)
     repaired = int(await connections.run(REACTIVATE, names, [GROUP, *asked])) if asked else 0
     limited = [name.decode(errors="replace") for name, record in states.items() if record[:2] == _LIMITED]

@@ -38,6 +38,8 @@ PAUSE_END = "p:"
 """Begins the members of `due` that are ends of pauses; the scope follows."""
 
 _PAGE = 200
+_STILL = (b"s|", b"b|")
+"""How records begin whose mailbox a pause may have stopped, or one of a command that also stands in other lines."""
 _WANTED: dict[Verb, Mode | None] = {"pause": "paused", "drain": "draining", "resume": None}
 
 
@@ -141,7 +143,7 @@ class RedisHolds(RetryingRequests):
     async def _wake(self, shard: ShardKeys, scope: str) -> None:
         """Wake the mailboxes that were set aside. They stay until they are woken, so a scan finds them all."""
         async for page in self._hash_pages(shard, shard.active, _PAGE):
-            names = [stored_text(name) for name, state in page.items() if state.startswith(b"s|") and is_mailbox(name)]
+            names = [stored_text(name) for name, state in page.items() if state[:2] in _STILL and is_mailbox(name)]
             names = [name for name in names if scope in scopes_of(name)]
             if names:
                 await self._step(shard, "wake", scope, "", names)

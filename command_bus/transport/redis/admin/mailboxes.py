@@ -19,6 +19,7 @@ from command_bus.transport.redis.connection.connections import Connections, Page
 from command_bus.transport.redis.connection.retrying import RetryingRequests, server_ms
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
 from command_bus.transport.redis.mailbox_record import (
+    BLOCKED,
     OLDEST,
     MailboxRecord,
     mailbox_pages,
@@ -79,6 +80,8 @@ def state_of(stander: Stander, record: MailboxRecord, now_ms: int, *, delayed: b
         return "delayed" if delayed else "settled"
     if stander.place == "s" or not record.state or record.is_lone:
         return "settled"
+    if record.state == BLOCKED:  # its head has not started
+        record = record._replace(message="")
     if record.is_newer or record.message == stander.place:
         return "started"
     late = stander.ttl_ms is not None and now_ms > message_order(stander.place)[0] + stander.ttl_ms

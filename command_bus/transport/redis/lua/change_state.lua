@@ -15,7 +15,7 @@ local active, states, name, state, checks, expected = KEYS[1], KEYS[2], ARGV[1],
 local record = redis.call('HGET', active, name)
 local is_free = {
   [STATE.READY] = true, [STATE.RETRYING] = true, [STATE.LIMITED] = true, [STATE.IN_LINE] = true,
-  [STATE.STOPPED] = true, [STATE.LONE] = true,
+  [STATE.STOPPED] = true, [STATE.BLOCKED] = true, [STATE.LONE] = true,
 }
 local is_busy = {
   [STATE.HELD] = true, [STATE.HELD_AND_CHANGED] = true, [STATE.SUSPENDED] = true, [STATE.LONE_HELD] = true,

@@ -2,6 +2,7 @@
 -- with a unique key is put in line, folded into the one that holds its key, or replaces it.
 --
 -- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line)
+-- uses: open_several(several)
 -- uses: alone, admission, known, delayed, postpone, envelope_id, events, accept
 -- uses: open_unique(outcomes, unique, unstarted, unique_line), enqueue_all
 --
@@ -30,7 +31,9 @@
 -- ARGV[3]   ttl       ms for which the answer is kept
 -- ARGV[4]   limit     of commands in this shard; perhaps a colon and the limit of mailboxes with work
 -- ARGV[5]   prefix    length of the mailbox keys' prefix: what follows it is the mailbox's name
--- ARGV[6]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones
+-- ARGV[6]   rooms     'commands that a mailbox may hold:number of mailboxes ' for each stretch of equal ones;
+--                     if commands stand in several lines, then | and for each of those its number, =, and the
+--                     numbers of its other mailboxes, each with a comma between, and a space
 -- ARGV[7]   targets   two bytes for each command: the number of its mailbox
 -- ARGV[8]   kinds     a letter for each command: p plain, m with a mark, d delayed, b both; empty if all are
 --                     plain. If any has a class or a tenant,

@@ -2,7 +2,7 @@
 -- longer held.
 --
 -- uses: memory_limit, record, newer, lone, snooze, holds
--- uses: open_line(line_flow, line_runs, line_turns, line_served, line), agenda, events
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line), open_several(several), agenda, events
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -41,12 +41,16 @@ local ready, active, paused, parked, due = KEYS[1], KEYS[2], KEYS[3], KEYS[4], K
 local group, verb, scope, reason, till = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local modes = {pause = 'p', drain = 'd'}
 
+local several = open_several({})
+
 local function wake(name, box)
   local record = redis.call('HGET', active, name)
   local state, _, _, _, attempt, first, _, parts = parse_record(record or '')
-  if state ~= STATE.STOPPED or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then
+  if (state ~= STATE.STOPPED and state ~= STATE.BLOCKED) or redis.call('HEXISTS', parked, name) == 1
+    or holds_of(paused, name) then
     return 0
   end
+  parts = several.without_lines(parts)
   if redis.call('XLEN', box) == 0 then
     close(active, KEYS[8], box, name)
   elseif redis.call('ZSCORE', due, 'r:' .. name) then

@@ -1,6 +1,7 @@
 -- outbox: accept commands that a transaction of a database has left in its table, in order, each once.
 --
 -- uses: record, newer, lone, holds, open_line(line_flow, line_runs, line_turns, line_served, line)
+-- uses: open_several(several)
 -- uses: alone, admission, known, delayed, postpone, envelope_id, events, accept
 -- uses: open_unique(outcomes, unique, unstarted, unique_line), enqueue_all
 --

@@ -1,7 +1,7 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
 -- uses: memory_limit, record, newer, lone, snooze, entry_text, holds
--- uses: open_line(line_flow, line_runs, line_turns, line_served, line), delayed, unique
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line), delayed, unique, open_several(several)
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -15,7 +15,9 @@
 -- KEYS[9]   turns     sorted set of flows, by their virtual time
 -- KEYS[10]  line      sorted set of the places of entities that wait
 -- KEYS[11]  suspended  hash: mailbox name -> the durable command that waits (see shared/arrive.lua)
--- KEYS[12…] the mailbox of each member
+-- KEYS[12]  stats     hash of counters
+-- KEYS[13]  lone      hash: mailbox name -> envelope (see shared/lone.lua)
+-- KEYS[14…] the mailbox of each member
 -- ARGV[1]   group     of consumers
 -- ARGV[2]   known     first letters of the members of `due` that the worker knows
 -- ARGV[3…]  for each member: the member of `due` (r:<mailbox name> or that of a delayed command, see
@@ -41,6 +43,8 @@ local is_special = redis.call('EXISTS', paused, KEYS[8]) > 0
 local any_paused = is_special and redis.call('EXISTS', paused) == 1
 local queue_up = is_special and redis.call('EXISTS', KEYS[8]) == 1
   and open_line(ready, active, KEYS[8], KEYS[9], KEYS[10])
+
+local lines = {ready = ready, active = active, lone = KEYS[13], paused = any_paused and paused}
 
 local function wake(name, attempt, first, parts, box)
   local held = any_paused and holds_of(paused, name)
@@ -96,10 +100,15 @@ local function admit(id, name, box, at)
   local lined_up, fault = line_up(active, box, name, record)
   local fields, flow = entry_of(string.sub(value, cut + 1))
   local _, key = without_key(fields)
+  local several = not fault and #fields > 2 and open_several(lines)
+  local places = several and several.join_all(fields, name, box, flow)
+  if several and not places then return false end
   local added = fault or redis.pcall('XADD', box, string.format('%.0f-*', math.min(at, now)), unpack(fields))
   -- Another came behind its moment.
   if not fault and type(added) == 'table' then added = redis.pcall('XADD', box, '*', unpack(fields)) end
+  if several and type(added) == 'table' then several.free_all(fields, name, box) end
   if type(added) == 'string' then
+    if places and places > 0 then redis.pcall('HINCRBY', KEYS[12], 'depth', places) end
     if key then move_stander(unique, key, 'd:' .. id, added) end
     redis.call('HDEL', delayed, id)
     count_down_delayed(delayed_counts, name, id)
@@ -118,7 +127,7 @@ local function admit(id, name, box, at)
 end
 
 local promoted, left = 0, {}
-local key = 11
+local key = 13
 for arg = 3, #ARGV, 3 do
   local member, name = ARGV[arg], ARGV[arg + 1]
   key = key + 1

@@ -1,9 +1,9 @@
 -- reactivate: give mailboxes a new entry in the ready stream if they should have one and have none. Somebody
 -- deleted the stream or its entries or a place in the line, or the process that resumed the mailboxes died
--- before it woke them all.
+-- before it woke them all. Repair the lines of commands that stand in several, too (see shared/several.lua).
 --
 -- uses: memory_limit, record, newer, lone, snooze, holds
--- uses: open_line(line_flow, line_runs, line_turns, line_served, line)
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line), open_several(several), rewrite
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -13,7 +13,9 @@
 --                    not exist
 -- KEYS[6]  turns     sorted set of flows, by their virtual time
 -- KEYS[7]  line      sorted set of the places of entities that wait
--- KEYS[8…]  mailboxes to look at
+-- KEYS[8]   lone     hash: mailbox name -> envelope (see shared/lone.lua)
+-- KEYS[9]   stats    hash of counters
+-- KEYS[10…] mailboxes to look at
 -- ARGV[1]   group     of consumers
 -- ARGV[2…]  names     of the mailboxes
 --
@@ -26,6 +28,48 @@
 local ready, active, paused, parked = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 local queue_up = redis.call('EXISTS', KEYS[5]) == 1 and open_line(ready, active, KEYS[5], KEYS[6], KEYS[7])
+local several = open_several({ready = ready, active = active, lone = KEYS[8], paused = paused})
+local SEEN = 1000  -- entries of a home in which the command of a place is looked for
+
+-- Return whether a home has the command of a place; true if it has too much to tell.
+local function is_at_home(home, name, id, box)
+  local key, pair, entries = several.key_of(box, name, home), ' ' .. name .. '=' .. id .. ' ', nil
+  if type(redis.pcall('XLEN', key)) ~= 'number' then return false end
+  entries = redis.call('XRANGE', key, '-', '+', 'COUNT', SEEN)
+  for _, entry in ipairs(entries) do
+    local text = several.field_in(entry[2], FIELD.LINES)
+    if text and string.find(' ' .. text, pair, 1, true) then return true end
+  end
+  return #entries == SEEN
+end
+
+-- Give the places of a home that somebody deleted new ones, at the ends of their lines.
+local function replace_places(fields, name, box)
+  local replaced, text = '', several.field_in(fields, FIELD.LINES)
+  for other, id in string.gmatch(text, '(%S+)=(%S+) ') do
+    local key = several.key_of(box, name, other)
+    local there = redis.pcall('XRANGE', key, id, id)[1]
+    local place = not there and several.join(other .. '= ', name, box, '1')
+    replaced = replaced .. (place or other .. '=' .. id .. ' ')
+  end
+  if replaced == text then return false end
+  rewrite_head(box, KEYS[8], name, replaced, FIELD.LINES)
+  return true
+end
+
+-- Return whether a blocked mailbox is to be looked at by a worker.
+local function is_overlooked(name, box, message)
+  local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
+  if not head or head[1] ~= message then return true end
+  local home, text = several.field_in(head[2], FIELD.HOME), several.field_in(head[2], FIELD.LINES)
+  if home and not is_at_home(home, name, message, box) then
+    redis.call('XDEL', box, message)
+    redis.pcall('HINCRBY', KEYS[9], 'depth', -1)
+    return true
+  end
+  return not home and (not text or replace_places(head[2], name, box) or several.is_first(text))
+end
+
 local function reactivate(name, box)
   local record = redis.call('HGET', active, name) or ''
   local state, activation, fence, message, attempt, first, place, parts = parse_record(record)
@@ -36,6 +80,9 @@ local function reactivate(name, box)
     -- What is no id names none.
     if redis.pcall('XRANGE', ready, activation, activation)[1] then return false end
     if not line_up(active, box, name, record) then return false end  -- the mailbox takes nothing
+  elseif state == STATE.BLOCKED then
+    if not is_overlooked(name, box, message) then return false end
+    parts = several.without_lines(parts)
   elseif state ~= STATE.STOPPED or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then
     return false
   end
@@ -57,7 +104,7 @@ end
 local count = 0
 pass_memory_limit(ready, ARGV[1])
 for i = 2, #ARGV do
-  if reactivate(ARGV[i], KEYS[i + 6]) then count = count + 1 end
+  if reactivate(ARGV[i], KEYS[i + 8]) then count = count + 1 end
 end
 if queue_up then queue_up.finish() end
 return count

@@ -1,9 +1,10 @@
 -- remove: remove waiting commands from one mailbox (cancel, purge). A command that runs is left alone, and a
--- durable one that has begun: what it did is undone when it ends.
+-- durable one that has begun: what it did is undone when it ends. One of several entities is removed from its
+-- home, and leaves all its lines.
 --
 -- uses: memory_limit, record, newer, lone, holds, snooze, entry_text, keep_digest, outcomes, delayed
 -- uses: open_line(line_flow, line_runs, line_turns, line_served, line), unique, events
--- uses: alone, put_one, postpone, arrive, deliver, agenda, send_out, tell_caller
+-- uses: open_several(several), alone, put_one, postpone, arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -84,6 +85,10 @@ local function had_begun(id)
     or not holds and id == head_id and attempt and (attempt ~= '0' or string.sub(first, 1, 1) == '-')
 end
 
+local queue_up = redis.call('EXISTS', KEYS[14]) == 1
+  and open_line(ready, active, KEYS[14], KEYS[15], KEYS[16])
+local several, freed = open_several({ready = ready, active = active, lone = lone, paused = KEYS[17]}), 0
+
 local function take_out(id, side, mark)
   if string.sub(id, 1, 2) == 'd:' then
     return take_delayed(due, delayed, delayed_counts, name, string.sub(id, 3))
@@ -91,7 +96,9 @@ local function take_out(id, side, mark)
   if holds and not is_behind(id, last) then return false end  -- it runs, or is settled
   if is_fresh and (id == head_id and (first or '0') ~= '0' or may_have_run(id, parts)) then return false end
   if (state == STATE.SUSPENDED and id == running) or has_begun(id, side, mark) then return false end
-  if redis.call('XDEL', box, id) == 0 then return false end
+  local entry = redis.call('XRANGE', box, id, id)[1]
+  if not entry or redis.call('XDEL', box, id) == 0 then return false end
+  freed = freed + several.free_all(entry[2], name, box)
   if holds then
     redis.call('HSET', active, name, changed_behind(record))
   elseif id == head_id then
@@ -100,10 +107,11 @@ local function take_out(id, side, mark)
       redis.call('HDEL', parked, name)
       redis.call('XDEL', dead, letter)
     end
-    if state == STATE.RETRYING or state == STATE.LIMITED or (state == STATE.STOPPED and letter) then
+    if state == STATE.RETRYING or state == STATE.LIMITED or state == STATE.BLOCKED
+      or (state == STATE.STOPPED and letter) then
       state = 'free'
     end
-    parts = without_snooze(parts)
+    parts = several.without_lines(without_snooze(parts))
     if state == STATE.READY or state == STATE.STOPPED then
       redis.call('HSET', active, name, pack_record(state, activation, '0', '0', parts))
     elseif state == STATE.IN_LINE then
@@ -115,8 +123,6 @@ end
 
 local removed, told, left = 0, {}, {}
 local EACH = 13  -- arguments of a command
-local queue_up = redis.call('EXISTS', KEYS[14]) == 1
-  and open_line(ready, active, KEYS[14], KEYS[15], KEYS[16])
 local key = 18
 for arg = 5, #ARGV, EACH do
   local envelope = envelope_of(ARGV[arg])
@@ -168,5 +174,5 @@ local keys = {ready = ready, active = active, stats = stats, paused = KEYS[17], 
   suspended = KEYS[18]}
 for _, each in ipairs(told) do tell_caller(keys, unpack(each)) end
 if queue_up then queue_up.finish() end
-if removed > 0 then redis.pcall('HINCRBY', stats, 'depth', -removed) end
+if removed > 0 then redis.pcall('HINCRBY', stats, 'depth', -removed - freed) end
 return removed

@@ -2,7 +2,7 @@
 --
 -- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, keep_digest, outcomes
 -- uses: open_line(line_flow, line_runs, line_turns, line_served, line), unique, events, rewrite
--- uses: alone, put_one, delayed, postpone, arrive, deliver, agenda, send_out, tell_caller
+-- uses: open_several(several), alone, put_one, delayed, postpone, arrive, deliver, agenda, send_out, tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -72,7 +72,9 @@ local first, _, kept = select(6, parse_record(record or ''))
 local parts = without_snooze(kept)
 local queue_up = redis.call('EXISTS', KEYS[15]) == 1
   and open_line(ready, active, KEYS[15], KEYS[16], KEYS[17])
+local several, places = open_several({ready = ready, active = active, lone = KEYS[13], paused = paused}), 0
 local function wake(first)
+  parts = several.without_lines(parts)
   local held = holds_of(paused, name)
   redis.call('HSET', active, name,
     held and pack_record(STATE.STOPPED, '', '0', first, parts)
@@ -91,9 +93,14 @@ if verb == 'replay' and not is_parked then
   if edited ~= '' then replayed = with_envelope(replayed, edited) end
   -- Its worker reads the side record also at the first start.
   if KEYS[18] ~= mark then replayed = with_field(replayed, 'd', '1') end
+  places = several.join_all(replayed, name, box, flow)
+  if not places then return {err = 'WRONGTYPE another line of this command takes nothing'} end
   local lined_up, fault = line_up(active, box, name, record)
   added = fault or redis.pcall('XADD', box, '*', unpack(replayed))
-  if type(added) == 'table' then return added end
+  if type(added) == 'table' then
+    several.free_all(replayed, name, box)
+    return added
+  end
   if queue_up and record then
     redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box))
   end
@@ -121,7 +128,7 @@ if is_parked then
     if head then
       redis.call('XDEL', box, head[1])
       release_key(KEYS[14], ARGV[9], head[1])
-      redis.pcall('HINCRBY', stats, 'depth', -1)
+      redis.pcall('HINCRBY', stats, 'depth', -1 - several.free_all(head[2], name, box))
     end
     if ARGV[6] ~= '' then redis.call('SET', mark, keep_digest(mark, ARGV[6]), 'PX', ARGV[5]) end
   end
@@ -160,7 +167,7 @@ if ARGV[9] ~= '' then
   release_late_key(KEYS[14], ARGV[9], record)
   redis.pcall('HSETNX', KEYS[14], ARGV[9], added .. '|||' .. ARGV[10])
 end
-redis.pcall('HINCRBY', stats, 'depth', 1)
+redis.pcall('HINCRBY', stats, 'depth', 1 + places)
 if not record then wake('0') end
 finish()
 return 'replayed'

@@ -249,7 +249,7 @@ class DueWork(Periodic):
         placed = await self._placed(due)
         args: list[Any] = [GROUP, self._known]
         names = [keys.ready, keys.active, keys.due, keys.delayed, keys.delayed_counts, keys.paused, keys.unique]
-        names += [*keys.fair, keys.suspended]
+        names += [*keys.fair, keys.suspended, keys.stats, keys.lone]
         for member, mailbox in placed:
             args += (member.name, mailbox, stored_ms(member.score))
             names.append(keys.mailbox(mailbox))

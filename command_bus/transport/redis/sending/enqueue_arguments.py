@@ -36,11 +36,14 @@ def enqueue_arguments(
     marks: list[str] = []
     digests: list[bytes] = []
     delays: list[Any] = []
-    for submission in submissions:
+    lines: list[str] = []
+    for number, submission in enumerate(submissions, 1):
         box = boxes.get(submission.mailbox)
         if box is None:
             box = boxes[submission.mailbox] = len(boxes) + 1
             rooms.append(submission.max_depth)
+        if submission.others:
+            lines.append(f"{number}={','.join(_others(submission, boxes, rooms))} ")
         targets.append(box)
         envelopes.append(submission.envelope)
         delayed = submission.delay_ms != 0 and submission.unique is None
@@ -55,6 +58,8 @@ def enqueue_arguments(
             delays += (submission.delay_ms, submission.command_id)
     prefix = keys.mailboxes
     spaces = "".join(f"{room}:{sum(1 for _ in same)} " for room, same in itertools.groupby(rooms))
+    if lines:
+        spaces += "|" + "".join(lines)
     flows = flow_argument([submission.flow for submission in submissions])
     letters = "".join(kinds) if marks or delays or flows else ""
     names, words = _unique_arguments(keys, submissions, retention)
@@ -63,6 +68,15 @@ def enqueue_arguments(
         pack(f">{len(targets)}H", *targets), letters.encode() + flows, *envelopes, *digests, *delays, *words,
     ]  # fmt: skip
     return [*head_keys, *[prefix + mailbox for mailbox in boxes], *marks, *names], args
+
+
+def _others(submission: Submission, boxes: dict[str, int], rooms: list[int]) -> list[str]:
+    """Return the numbers of the further mailboxes of a command."""
+    for mailbox, room in submission.others:
+        if mailbox not in boxes:
+            boxes[mailbox] = len(boxes) + 1
+            rooms.append(room)
+    return [str(boxes[mailbox]) for mailbox, _ in submission.others]
 
 
 def _unique_arguments(keys: ShardKeys, submissions: Sequence[Submission], retention: Retention) -> tuple[list[str], list[Any]]:

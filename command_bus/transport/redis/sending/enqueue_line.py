@@ -164,7 +164,7 @@ class EnqueueLine(ScriptLine[QueuedCommands, _Batch]):
         head = [number, 0, int((_ANSWER_KEPT + max(0.0, last - now)) * 1000), self._limit]
         if len(items) == 1 and items[0].alone and now >= self._in_general_until:
             (submission,) = items[0].submissions
-            if not submission.delay_ms and not submission.flow and submission.unique is None:
+            if not (submission.delay_ms or submission.flow or submission.unique or submission.others):
                 keys, args = enqueue_one_arguments(self._keys, self._head_keys_of_one, head, submission)
                 return _Batch(ENQUEUE_ONE, keys, args, items, number, stale)
         keys, args = enqueue_arguments(self._keys, self._head_keys, head, _submissions(items), self._retention)

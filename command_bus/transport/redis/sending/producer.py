@@ -9,8 +9,9 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
-from command_bus.errors import CommandBusError, TransportUnavailable, Unconfirmed
+from command_bus.errors import CommandBusError, InvalidCommand, TransportUnavailable, Unconfirmed
 from command_bus.tasks import all_of
+from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.ports.sender import Producer
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.keys import KeySpace
@@ -29,6 +30,14 @@ _REFUSALS = frozenset(
         Admission.MAY_NOT_REPLACE,
     }
 )
+
+
+def _may_go(submission: Submission, refused: set[str]) -> bool:
+    """Return whether no command before it was refused in one of its lines; else it holds those that follow there, too."""
+    if refused.isdisjoint(submission.lines):
+        return True
+    refused.update(submission.lines)
+    return False
 
 
 class StreamProducer(Producer):
@@ -56,6 +65,8 @@ class StreamProducer(Producer):
         return min(MAX_COMMANDS * len(self._lines), self._max_pending)
 
     def enqueue(self, submission: Submission, timeout: float) -> asyncio.Future[Admission]:
+        if submission.others and (fault := self._fault_of(submission)) is not None:
+            raise fault
         lane = self._line_with_room(self._keys.shard_of(submission.mailbox), 1)
         return lane.submit((submission,), timeout, alone=True)
 
@@ -68,20 +79,36 @@ class StreamProducer(Producer):
             return [answers] * len(submissions) if isinstance(answers, CommandBusError) else [*answers]
         return await self._enqueue_in_chunks(submissions, timeout, noted)
 
+    def _fault_of(self, submission: Submission) -> InvalidCommand | None:
+        """Return what is wrong with the lines of a command: one script writes them, so they are in one shard."""
+        home = self._keys.shard_of(submission.mailbox)
+        for mailbox, _ in submission.others:
+            if (shard := self._keys.shard_of(mailbox)) != home:
+                return InvalidCommand(
+                    f"{submission.name} stands in the lines of {mailbox_label(submission.mailbox)} in shard {home} and of "
+                    f"{mailbox_label(mailbox)} in shard {shard}: give entities that belong together ids with a common part, and their types "
+                    'EntityPolicy(shard_by="/"); or take one shard'
+                )
+        return None
+
     async def _enqueue_in_chunks(
         self, submissions: Sequence[Submission], timeout: float, unavailable: UnavailableShards
     ) -> list[Admission | CommandBusError]:
         """Send to all shards at once, to each chunk by chunk. A refused command holds back the later ones of its mailbox."""
         by_shard: dict[int, list[int]] = {}
-        for index, submission in enumerate(submissions):
-            by_shard.setdefault(self._keys.shard_of(submission.mailbox), []).append(index)
         outcomes: dict[int, Admission | CommandBusError] = dict.fromkeys(range(len(submissions)), Admission.PREDECESSOR_REFUSED)
+        refused: set[str] = set()
+        for index, submission in enumerate(submissions):
+            if submission.others and (fault := self._fault_of(submission)) is not None:
+                outcomes[index] = fault
+                refused.update(submission.lines)
+            elif _may_go(submission, refused):
+                by_shard.setdefault(self._keys.shard_of(submission.mailbox), []).append(index)
 
         async def send(shard: int, indices: list[int]) -> None:
-            refused: set[str] = set()
             chunks = self._chunks(submissions, indices)
             for position, chunk in enumerate(chunks):
-                going = [index for index in chunk if submissions[index].mailbox not in refused]
+                going = [index for index in chunk if _may_go(submissions[index], refused)]
                 if not going:
                     continue
                 answers = await self._answers(shard, [submissions[index] for index in going], timeout, unavailable)
@@ -92,7 +119,7 @@ class StreamProducer(Producer):
                 for index, answer in zip(going, answers, strict=True):
                     outcomes[index] = answer
                     if answer in _REFUSALS:
-                        refused.add(submissions[index].mailbox)
+                        refused.update(submissions[index].lines)
 
         if len(by_shard) == 1:
             await send(*next(iter(by_shard.items())))

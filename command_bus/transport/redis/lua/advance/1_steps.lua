@@ -3,6 +3,7 @@
 -- uses: memory_limit, record, newer, lone, fences, holds, keep_digest, outcomes
 -- uses: open_line(line_flow, line_runs, line_turns, line_served, line), events
 -- uses: open_limits(line_flow, limits, limit_passes, limit_turns, limit_queues, limit_wakes)
+-- uses: open_several(several)
 --
 -- KEYS[1]   ready     stream of activations; its pending entries are the leases
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

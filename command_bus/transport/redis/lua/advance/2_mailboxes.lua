@@ -79,7 +79,7 @@ end
 
 -- What the steps come to.
 
-local started, settled = 0, 0
+local started, settled, freed = 0, 0, 0
 local counts = {rejected = 0, expired = 0, buried = 0, dead = 0, retried = 0, snoozed = 0, handed_back = 0,
   cancelled = 0}
 local changed, released, emptied, taken, touched = {}, {}, {}, {}, {}

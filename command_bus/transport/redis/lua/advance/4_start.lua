@@ -110,6 +110,22 @@ if limits then
   end
 end
 
+local several = nil
+
+-- Return what moves the places of commands that stand in several lines.
+local function open_lines()
+  several = several or open_several({ready = ready, active = active, lone = lone, paused = any_paused and paused},
+    function(other)
+      if records[other] == nil then records[other] = call('HGET', active, other) end
+      return records[other]
+    end,
+    function(other, record, box)
+      set_record(other, record)
+      if not record then emptied[#emptied + 1] = box end
+    end)
+  return several
+end
+
 -- Start a command under the lease of a step: the next one, or none; a lone one has a state behind its fields.
 local function start(step, head, attempt, first, parts)
   local name, activation, follow = step.name, step.activation, step.follow
@@ -122,6 +138,15 @@ local function start(step, head, attempt, first, parts)
   if any_paused and holds_of(paused, name) then
     release(step, STATE.STOPPED, attempt, first, parts)
     return 'stop'
+  end
+  if head[2] and #head[2] > 2 then
+    local may_start, stands = open_lines().stand(head, name, step.box, attempt, first, parts)
+    if not may_start then
+      released[#released + 1] = activation
+      set_record(name, stands)
+      return 'wait'
+    end
+    parts = stands
   end
   if follow == FOLLOW.LEAVE or (follow == FOLLOW.YIELD and another_waits(name)) then
     return requeue(step, attempt, first, parts, head[1])

@@ -88,7 +88,12 @@ local function settle(step, parts)
   -- Before anything is written: this may raise, and so may what follows.
   local head = not alone[step.name] and next_of(step, step.message)
   if step.states then call('HLEN', step.states) end
+  local entry = find(parts, '|w=', 1, true) and call('XRANGE', step.box, step.message, step.message)[1]
   if head and (head[2] or ends_lease(step)) then trim(step, head[1]) end
+  if entry then
+    freed, parts =
+      freed + open_lines().free_all(entry[2], step.name, step.box), several.without_lines(parts)
+  end
   if step.states or step.members then write_before(step) end
   if step.verb == VERB.BURY then write_letter(step, '0') end
   end_command(step)

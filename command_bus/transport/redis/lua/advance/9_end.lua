@@ -13,7 +13,7 @@ if #taken > 0 then
 end
 if started > 0 then keep_fence() end
 if settled > 0 then
-  try('HINCRBY', stats, 'depth', -settled)
+  try('HINCRBY', stats, 'depth', -settled - freed)
   try('HINCRBY', stats, 'settled', settled)
 end
 for name, count in pairs(counts) do

@@ -1,5 +1,5 @@
 -- accept: accept the commands of a batch into their mailboxes, in order. Uses record, lone, holds, line,
--- admission, postpone, envelope_id, events.
+-- admission, postpone, envelope_id, events, open_several.
 --
 -- A batch is a table:
 --
@@ -20,8 +20,9 @@
 -- usual    put a command that has nothing but its envelope into its mailbox: judge and accept at once, where
 --          nothing in the batch or the shard asks for more, else nil. Return its admission, nil where `judge`
 --          has to say why there is none; or nil and the error, as `accept`
--- judge    return why a command is not accepted, or nil; nothing is written
--- accept   put a command into its mailbox, or keep it until then; return its admission, or nil and the error
+-- judge    return why a command is not accepted, or nil; nothing is written. `others` are the numbers of the
+--          further mailboxes in which it stands, nil if there are none (see shared/several.lua)
+-- accept   put a command into its mailboxes, or keep it until then; return its admission, or nil and the error
 --          of the whole batch: at the memory limit its first write fails
 -- finish   write what mailboxes have become, and count; return how many were accepted, and superseded others
 local function open_batch(batch)
@@ -30,7 +31,7 @@ local function open_batch(batch)
     batch.active, batch.stats, batch.delayed, batch.later, batch.paused, batch.flows
   local first_box, names, room, flow_of = batch.first_box, batch.names, batch.room, batch.flow_of
   local drained, held, refused, is_kept, is_held, queue_up = {}, {}, {}, false, false, nil
-  local accepted, superseded = 0, 0
+  local accepted, superseded, places, several = 0, 0, 0, nil
   if call('EXISTS', later, paused, batch.watched, flows) > 0 then
     is_kept, is_held = call('EXISTS', later) == 1, call('EXISTS', paused) == 1
     if call('EXISTS', batch.watched) == 1 then batch.publish = publisher(batch.watched, batch.arrivals) end
@@ -56,7 +57,7 @@ local function open_batch(batch)
     batch.many, queue_up)
   batch.records, batch.refused, batch.folded = records, refused, 0
 
-  function batch.judge(box, command)
+  local function judge(box, command)
     if drained[box] then return ADMISSION.DRAINING end
     if refused[box] then return ADMISSION.PREDECESSOR_REFUSED end
     if command and batch.unique.folds(box, command) then return ADMISSION.FOLDED end
@@ -67,6 +68,31 @@ local function open_batch(batch)
     if command and command.mode == MODE.LATEST and batch.unique.may_not_replace(box) then
       return ADMISSION.MAY_NOT_REPLACE
     end
+  end
+
+  function batch.judge(box, command, others)
+    local refusal, idle = judge(box, command), records[box] and 0 or 1
+    for _, other in ipairs(others or {}) do
+      refusal = refusal or (not room[other] and ADMISSION.WRONG_TYPE) or judge(other)
+      idle = idle + (records[other] and 0 or 1)
+    end
+    if refusal or not others then return refusal end
+    if free <= #others then return ADMISSION.TOTAL_FULL end
+    return newcomers and newcomers < idle and ADMISSION.TOO_MANY_ENTITIES or nil
+  end
+
+  -- Put a command into its mailbox, and its places into the others. Return as `put`; if one takes nothing,
+  -- reactivate.lua takes the places before it out.
+  local function put_all(box, envelope, flow, others)
+    if not others then return put(box, envelope, flow) end
+    local text = ''
+    for _, other in ipairs(others) do
+      local fault, id = put(other, several.place, flow, FIELD.HOME, names[box], several)
+      if fault then return fault end
+      text = text .. names[other] .. '=' .. id .. ' '
+    end
+    local fault, id = put(box, envelope, flow, FIELD.LINES, text)
+    return fault, id
   end
 
   -- Return the admission of a command whose mailbox took nothing; nil and the error at the memory limit.
@@ -95,26 +121,40 @@ local function open_batch(batch)
 
   -- Keep a command until it takes its place, or put it there. Return the error if its mailbox takes nothing;
   -- then its place, d while it is kept, and until when.
-  local function stand(box, envelope, id, flow, delay, key)
+  local function stand(box, envelope, id, flow, delay, key, others)
     local at = waits_until(batch.due, delayed, later, names[box], id, delay)
-    if not at then return put(box, envelope, flow) end
-    if key then envelope = '\193e:' .. #envelope .. ':' .. envelope .. 'u:' .. #key .. ':' .. key end
+    if not at then return put_all(box, envelope, flow, others) end
+    if key or others then envelope = '\193e:' .. #envelope .. ':' .. envelope end
+    if key then envelope = envelope .. 'u:' .. #key .. ':' .. key end
+    if others then
+      local text = ''
+      for _, other in ipairs(others) do text = text .. names[other] .. '= ' end
+      envelope = envelope .. 'w:' .. #text .. ':' .. text
+    end
     return postpone(batch.ready, batch.due, delayed, later, KEYS[first_box + box], names[box], id, at,
       with_flow(envelope, flow)), PLACE.DELAYED, at
   end
 
-  function batch.accept(box, i, envelope, id, delay, command)
-    local idle, fault, place, at = not records[box], nil, nil, nil
+  function batch.accept(box, i, envelope, id, delay, command, others)
+    local idle, fault, place, at = records[box] and 0 or 1, nil, nil, nil
+    for _, other in ipairs(others or {}) do
+      several = several or open_several({})
+      idle = idle + (records[other] and 0 or 1)
+    end
     if command then id, delay = command.id, batch.unique.delay_of(command) end
     if delay ~= 0 or is_kept then
       local key = command and command.key
-      fault, place, at = stand(box, envelope, id or id_in(envelope), flow_of(i), delay, key)
+      fault, place, at = stand(box, envelope, id or id_in(envelope), flow_of(i), delay, key, others)
     else
-      fault, place = put(box, envelope, queue_up and flow_of(i))
+      fault, place = put_all(box, envelope, queue_up and flow_of(i), others)
     end
     if fault then return failed(box, fault) end
     accepted = accepted + 1
-    if newcomers and idle and records[box] then newcomers = newcomers - 1 end
+    if newcomers and records[box] then newcomers = newcomers - idle end
+    if others and not at then
+      for _, other in ipairs(others) do room[other] = room[other] - 1 end
+      places, free = places + #others, free - #others
+    end
     if command then batch.unique.hold(command, place, at) end
     if publish then
       publish('accepted', names[box], envelope, '', '', '',
@@ -133,7 +173,7 @@ local function open_batch(batch)
     write()
     if batch.unique then batch.unique.finish() end
     if accepted > 0 then
-      try('HINCRBY', stats, 'depth', accepted - superseded)
+      try('HINCRBY', stats, 'depth', accepted + places - superseded)
       try('HINCRBY', stats, 'accepted', accepted)
     end
     if superseded > 0 then try('HINCRBY', stats, 'superseded', superseded) end

@@ -31,7 +31,8 @@ end
 --
 -- Mailboxes go by their number in `names`. `records` are those of `active`, `held` has those that start
 -- nothing, `many` how many commands of each the batch has: the only one of an idle entity stays a lone one.
--- `queue_up` is the line, if it is in use; then `put` also takes the flow of the command.
+-- `queue_up` is the line, if it is in use; then `put` also takes the flow of the command. It may take a further
+-- field of the entry, and for a place what `open_several` returns.
 local function mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
   local changed, envelopes, alone, idle, noted = {active}, {lone}, {}, {}, {}
   local told = nil  -- ms of an activation that tells the time
@@ -42,9 +43,9 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     changed[#changed + 1] = names[box]
     changed[#changed + 1] = record
   end
-  local function activate(box, activation, parts)
+  local function activate(box, activation, parts, place)
     if records[box] then return end
-    local queued = activation and pack_record(STATE.READY, activation, '0', '0')
+    local queued = place or activation and pack_record(STATE.READY, activation, '0', '0')
     enter(box, queued or (held[box] and pack_record(STATE.STOPPED, '', '0', '0', parts)
       or queue(ready, names[box], '0', '0', parts)))
   end
@@ -72,7 +73,7 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     return true
   end
 
-  local function put(box, envelope, flow)
+  local function put(box, envelope, flow, field, value, several)
     local activation = nil
     if queue_up and alone[box] and #envelope <= LONE_BYTES and line_alone(box, envelope, flow) then return end
     if not queue_up and alone[box] and #envelope <= LONE_BYTES then
@@ -91,13 +92,16 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
       if fault then return fault end
       records[box] = record
     end
-    local added = redis.pcall('XADD', KEYS[first_box + box], '*', FIELD.ENVELOPE, envelope)
+    local added = field
+      and redis.pcall('XADD', KEYS[first_box + box], '*', FIELD.ENVELOPE, envelope, field, value)
+      or redis.pcall('XADD', KEYS[first_box + box], '*', FIELD.ENVELOPE, envelope)
     if type(added) == 'table' then return added end
     if queue_up and records[box] then
       records[box], noted[box] =
         queue_up.noted(records[box], names[box], flow, added, KEYS[first_box + box]), true
     else
-      activate(box, activation, queue_up and queue_up.parts_of(flow))
+      local parts = queue_up and queue_up.parts_of(flow) or nil
+      activate(box, activation, parts, several and several.place_record(held[box], added, value, parts))
     end
     return nil, added
   end

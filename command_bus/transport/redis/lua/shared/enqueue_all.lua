@@ -30,6 +30,16 @@ local function enqueue_all()
     local box = 256 * high + low
     boxes[i], many[box] = box, is_unique and 2 or (many[box] or 0) + 1  -- two: none of them is a lone one
   end
+  local lines, has_lines = {}, string.find(ARGV[6], '|', 1, true)
+  if has_lines then
+    for i, others in string.gmatch(ARGV[6], '(%d+)=([%d,]+) ') do
+      local found = {}
+      for box in string.gmatch(others, '%d+') do
+        found[#found + 1], many[tonumber(box)] = tonumber(box), 2
+      end
+      lines[tonumber(i)], many[boxes[tonumber(i)]] = found, 2
+    end
+  end
 
   local batch = {
     ready = KEYS[1], active = KEYS[2], stats = stats, due = KEYS[4], delayed = KEYS[5], later = KEYS[6],
@@ -52,7 +62,7 @@ local function enqueue_all()
   end
 
   local admissions, refused, judge, accept = {}, batch.refused, batch.judge, batch.accept
-  local first, usual, arguments = 1, kinds == '' and not is_unique and batch.usual, ARGV
+  local first, usual, arguments = 1, kinds == '' and not is_unique and not has_lines and batch.usual, ARGV
   if usual then
     for i = 1, count do
       local box, fault = boxes[i], nil
@@ -79,13 +89,13 @@ local function enqueue_all()
     if not room[box] then
       admission = ADMISSION.WRONG_TYPE
     else
-      refusal = judge(box, commands[i])
+      refusal = judge(box, commands[i], lines[i])
       if refusal then
         admission = mark and known(mark, digest)
       elseif mark and not call('SET', mark, MARK.ACCEPTED .. digest .. names[box], 'NX') then
         admission = known(mark, digest)
       else
-        admission, fault = accept(box, i, ARGV[head + i], id, delay, commands[i])
+        admission, fault = accept(box, i, ARGV[head + i], id, delay, commands[i], lines[i])
         if mark and (fault or admission == ADMISSION.WRONG_TYPE) then
           redis.pcall('SET', mark, '', 'PX', 1)  -- not deleted: a producer may not delete marks
         end
@@ -94,7 +104,12 @@ local function enqueue_all()
     end
     if not admission then
       admission = refusal
-      if refusal == ADMISSION.FOLDED then unique.fold(commands[i]) else refused[box] = true end
+      if refusal == ADMISSION.FOLDED then
+        unique.fold(commands[i])
+      else
+        refused[box] = true
+        for _, other in ipairs(lines[i] or {}) do refused[other] = true end
+      end
     end
     admissions[i] = admission
   end

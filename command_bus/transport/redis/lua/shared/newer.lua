@@ -2,5 +2,5 @@
 
 -- Return whether a record is of such a state; no record is of none.
 local function is_newer(record)
-  return record and not string.find(record, '^[rhHwsoOlquU]|')
+  return record and not string.find(record, '^[rhHwsoOlquUb]|')
 end

@@ -4,13 +4,14 @@
 -- state       r ready, h held (a command runs), H held, and something behind the command that runs was
 --             removed, w waits for a retry or snoozes, l waits for a limit, q waits in the line (see
 --             shared/line.lua), s stopped (paused or parked), u suspended (its durable command waits for what
---             its side record names: see shared/arrive.lua), o, O and U as r, h and u, of a mailbox with one
---             command, which is in `lone` (see shared/lone.lua)
+--             its side record names: see shared/arrive.lua), b blocked (its head also stands in other lines:
+--             see shared/several.lua), o, O and U as r, h and u, of a mailbox with one command, which is in
+--             `lone` (see shared/lone.lua)
 -- activation  id of its entry in the ready stream (r, h, H, o, O), else empty; of a lone command also its
 --             message id
 -- fence       of the command that runs (h, H, O), else empty
--- message     id of the command that runs (h, H, O) or is suspended (u, U), else empty; what stands before it
---             in the mailbox is settled. Of a lone command that was or is in the line, or was suspended (o,
+-- message     id of the command that runs (h, H, O), is suspended (u, U) or blocks (b), else empty; what
+--             stands before it in the mailbox is settled. Of a lone command that was or is in the line, or was suspended (o,
 --             q), its id
 -- attempt     how often the oldest command was started
 -- first       ms of its first start, 0 if it was never started; below zero: replayed, or durable and begun:
@@ -22,7 +23,8 @@
 --             no token of a rate; ask, how often a worker had to ask limits for the oldest command and gave
 --             no answer: it may die of what it reads for that; err, the last error of the oldest command, as
 --             id:ms:text, where %7C is a bar and %25 a percent sign; run, begun and cap of runs (see
---             advance/6a_run.lua); f of flows (see shared/line.lua); others of later releases; a script that
+--             advance/6a_run.lua); f of flows (see shared/line.lua); at and w
+--             (see shared/several.lua); others of later releases; a script that
 --             writes the record again keeps those that it does not know
 --
 -- A later release may have further states, of one letter or more. A script that meets one leaves record, head

@@ -6,11 +6,11 @@
 
 local MOST_REWRITTEN = 8 * 1024 * 1024  -- bytes
 
--- Return the fields of an entry with another envelope.
-local function with_envelope(fields, envelope)
+-- Return the fields of an entry with another envelope, or another value of the field that is named.
+local function with_envelope(fields, envelope, name)
   local changed = {}
   for i = 1, #fields do
-    changed[i] = i % 2 == 0 and fields[i - 1] == FIELD.ENVELOPE and envelope or fields[i]
+    changed[i] = i % 2 == 0 and fields[i - 1] == (name or FIELD.ENVELOPE) and envelope or fields[i]
   end
   return changed
 end
@@ -25,7 +25,7 @@ local function with_field(fields, name, value)
 end
 
 -- Return false if there is too much to write, or no first command: then nothing was changed.
-local function rewrite_head(box, lone, name, envelope)
+local function rewrite_head(box, lone, name, envelope, field)
   local entries, bytes, after = {}, 0, '-'
   repeat
     local page = redis.call('XRANGE', box, after, '+', 'COUNT', 100)
@@ -42,7 +42,7 @@ local function rewrite_head(box, lone, name, envelope)
   until #page < 100
   if #entries == 0 then return false end
   redis.call('DEL', box)
-  entries[1][2] = with_envelope(entries[1][2], envelope)
+  entries[1][2] = with_envelope(entries[1][2], envelope, field)
   for _, entry in ipairs(entries) do redis.call('XADD', box, entry[1], unpack(entry[2])) end
   return true
 end

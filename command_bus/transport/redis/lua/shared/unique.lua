@@ -52,7 +52,8 @@ local function standing(value, record, delayed, now)
   if place == PLACE.DELAYED then return redis.call('HEXISTS', delayed, id) == 1 and 'waits' or nil end
   if not place or place == PLACE.SETTLED or not record or is_lone(record) then return nil end
   if is_newer(record) then return 'started' end
-  local _, _, _, running, attempt, first, _, parts = parse_record(record)
+  local state, _, _, running, attempt, first, _, parts = parse_record(record)
+  if state == STATE.BLOCKED then running = '' end
   local late = is_late(value, now) and 'late'
   if running == place then return 'started' end
   if may_have_run(place, parts) and (running == '' or is_behind(place, running)) then return 'started' end
