@@ -449,7 +449,9 @@ def _entity_fields(cls: type[Message[Any]], entity: str | None) -> tuple[str | N
     if hidden:
         raise RegistrationError(f"{cls.__qualname__}.{hidden[0]}: EntityId stands alone, not inside a union or container")
     if entity is None and marks:
-        raise RegistrationError(f'{cls.__qualname__} marks {[*marks][0]!r} with EntityId but names no entity type: add entity="…"')
+        raise RegistrationError(
+            f'{cls.__qualname__} marks {next(iter(marks))!r} with EntityId but names no entity type: add entity="…"'
+        )
     home = next((name for name, mark in marks.items() if mark.entity in (None, entity)), None)
     if entity is not None and home is None:
         raise RegistrationError(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from command_bus.errors import NewerState
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
-from command_bus.serialization.envelope_options import DURABLE
+from command_bus.serialization.envelope_options import DURABLE, OTHERS
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.reply import Cancelled, cancelled_midway
 from command_bus.session import OnSession, Session
@@ -128,16 +128,28 @@ class WaitingCommands(OnSession):
 
     async def purge(self, mailbox: str, entity_type: str, entity_id: str) -> int:
         """Remove all of an entity that waits, page by page; how many. Others of its lane are left alone."""
-        removed = 0
+        entity = (entity_type, entity_id)
+        removed, homes = 0, dict[str, None]()
         async for page in self._mailboxes.waiting(mailbox):
-            read = [(command, self._envelope(command)) for command in page]
+            homes |= dict.fromkeys(each.home for each in page if each.home)
+            read = [(command, self._envelope(command)) for command in page if not command.home]
             batch = [
                 self._removal(command, envelope, _PURGED)
                 for command, envelope in read
-                if (envelope.entity_type, envelope.entity_id) in ((entity_type, entity_id), (None, None))
+                if (envelope.entity_type, envelope.entity_id) in (entity, (None, None)) or entity in OTHERS.of(envelope.options)
             ]
             if batch:
                 removed += await self._mailboxes.remove(mailbox, batch)
+        return removed + await self._purge_places(mailbox, homes, entity)
+
+    async def _purge_places(self, mailbox: str, homes: Iterable[str], entity: tuple[str, str] | None = None) -> int:
+        """Remove the commands of several entities that stand in a mailbox, and have their home in others; with an entity only its own."""
+        removed = 0
+        for home in homes:
+            async for page in self._mailboxes.lined_up(home):
+                stands = [each for each in page if f" {mailbox}=" in f" {each.places}"]
+                wanted = [each for each in stands if entity is None or entity in OTHERS.of(self._envelope(each).options)]
+                removed += await self._remove(home, wanted)
         return removed
 
     async def purge_mailboxes(self, depths: Mapping[str, int]) -> int:
@@ -154,10 +166,11 @@ class WaitingCommands(OnSession):
         return removed
 
     async def _purge_mailbox(self, mailbox: str) -> int:
-        removed = 0
+        removed, homes = 0, dict[str, None]()
         async for page in self._mailboxes.lined_up(mailbox):
-            removed += await self._remove(mailbox, page)
-        return removed
+            homes |= dict.fromkeys(each.home for each in page if each.home)
+            removed += await self._remove(mailbox, [each for each in page if not each.home])
+        return removed + await self._purge_places(mailbox, homes)
 
     async def purge_delayed(self, shard: int, wanted: Callable[[str], bool]) -> int:
         """Remove the delayed commands of these mailboxes of a shard; how many."""

@@ -184,8 +184,10 @@ def _is_history(value: Any) -> bool:
 
 def _are_entities(value: Any) -> bool:
     """Return whether it names further entities: none in the entry that stands for a command in their lines."""
-    return type(value) is list and len(value) < MOST_ENTITIES and all(
-        type(each) is list and len(each) == 2 and all(type(part) is str and part for part in each) for each in value
+    return (
+        type(value) is list
+        and len(value) < MOST_ENTITIES
+        and all(type(each) is list and len(each) == 2 and all(type(part) is str and part for part in each) for each in value)
     )
 
 
@@ -223,7 +225,20 @@ OTHERS: Final = EnvelopeOption[Sequence[tuple[str, str]]](
 
 KNOWN_OPTIONS: Final[dict[str, EnvelopeOption[Any]]] = {
     option.letter: option
-    for option in (RETRY, ATTEMPT_TIMEOUT, PRIORITY, VERSION, COMPRESSION, CALLERS, CHAIN, DURABLE, RETURN, HISTORY, UNIQUE, OTHERS)
+    for option in (
+        RETRY,
+        ATTEMPT_TIMEOUT,
+        PRIORITY,
+        VERSION,
+        COMPRESSION,
+        CALLERS,
+        CHAIN,
+        DURABLE,
+        RETURN,
+        HISTORY,
+        UNIQUE,
+        OTHERS,
+    )
 }
 """The options by their letters."""
 

@@ -40,11 +40,15 @@ class WaitingEntry(NamedTuple):
         id: Its id in the mailbox; the command id if it is delayed.
         envelope: Opaque bytes; empty if the entry has none.
         delayed: Whether it takes its place in the mailbox later.
+        home: Of an entry that stands for a command of several entities, the mailbox of that; else empty.
+        places: Of such a command the entries that stand for it: `<mailbox>=<id> ` for each.
     """
 
     id: str
     envelope: bytes
     delayed: bool = False
+    home: str = ""
+    places: str = ""
 
     @property
     def message(self) -> str:

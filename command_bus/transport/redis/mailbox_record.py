@@ -21,7 +21,17 @@ from command_bus.transport.redis.scripts import READ_MAILBOXES, Script
 from command_bus.transport.steps import NO_RUN, NO_SNOOZES, RunNotes, Snoozes, attempt_id
 
 _FIELDS = 7
-READY, HELD, HELD_AND_CHANGED, RETRYING, LIMITED, IN_LINE, STOPPED, SUSPENDED, BLOCKED = "r", "h", "H", "w", "l", "q", "s", "u", "b"
+READY, HELD, HELD_AND_CHANGED, RETRYING, LIMITED, IN_LINE, STOPPED, SUSPENDED, BLOCKED = (
+    "r",
+    "h",
+    "H",
+    "w",
+    "l",
+    "q",
+    "s",
+    "u",
+    "b",
+)
 LONE, LONE_HELD, LONE_SUSPENDED = "o", "O", "U"
 """States of a record, named as in `lua/letters.lua`."""
 _READY, _HELD, _LONE = {READY, LONE, IN_LINE}, {HELD, HELD_AND_CHANGED, LONE_HELD}, {LONE, LONE_HELD, LONE_SUSPENDED}
@@ -253,8 +263,8 @@ async def read_entry(run: RunScript, keys: ShardKeys, mailbox: str, message: str
     return entries[0][1] if entries and entries[0][0] == message else {}
 
 
-async def mailbox_pages(run: RunScript, keys: ShardKeys, mailbox: str, count: int) -> AsyncIterator[list[tuple[str, bytes]]]:
-    """Yield message ids and envelopes of what waits in a mailbox, oldest first, at most `count` a page.
+async def mailbox_pages(run: RunScript, keys: ShardKeys, mailbox: str, count: int) -> AsyncIterator[list[Entry]]:
+    """Yield what waits in a mailbox, oldest first, at most `count` a page.
 
     Args:
         run: Runs a script on the shard, as for `read_mailboxes`.
@@ -266,10 +276,9 @@ async def mailbox_pages(run: RunScript, keys: ShardKeys, mailbox: str, count: in
     while True:
         asked = size.count
         (entries,) = await read_mailboxes(run, keys, [(mailbox, start)], asked)
-        page = [(entry, fields.get(b"e", b"")) for entry, fields in entries]
-        if page:
-            yield page
-            start = "(" + page[-1][0]
-        if len(page) < asked:
+        if entries:
+            yield entries
+            start = "(" + entries[-1][0]
+        if len(entries) < asked:
             return
-        size.observe(sum(len(envelope) for _, envelope in page), len(page))
+        size.observe(sum(len(fields.get(b"e", b"")) for _, fields in entries), len(entries))

@@ -78,7 +78,7 @@ class RedisLocator(RetryingRequests, CommandLocator):
         keys = self._keys_of(mailbox)
         found: list[tuple[str, bytes]] = []
         async for page in mailbox_pages(partial(self._run_once, keys), keys, mailbox, min(_PAGE, most or _MOST)):
-            found += page
+            found += [(entry, fields.get(b"e", b"")) for entry, fields in page]
             if len(found) >= (most or _MOST):
                 break
         return found

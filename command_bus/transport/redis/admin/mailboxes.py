@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -150,7 +150,7 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
         """Yield the commands that wait in a mailbox now, page by page, without the delayed ones."""
         keys = self._keys_of(mailbox)
         async for page in mailbox_pages(partial(self._run_once, keys), keys, mailbox, _PAGE):
-            yield [WaitingEntry(*each) for each in page]
+            yield [_waiting(*each) for each in page]
 
     async def delayed(self, shard: int) -> AsyncIterator[list[tuple[str, WaitingEntry]]]:
         """Yield the delayed commands of a shard with their mailboxes, page by page."""
@@ -270,7 +270,7 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
                 each = min(_MOST_OF_ONE, size.count)
                 lot = _lot(left, each, size.count)
                 answers = await read_mailboxes(run, keys, [(entity.mailbox, start) for entity, start in lot], each)
-                found = [[WaitingEntry(entry, fields.get(b"e", b"")) for entry, fields in entries] for entries in answers]
+                found = [[_waiting(*each) for each in entries if b"s" not in each[1]] for entries in answers]
                 size.observe(sum(len(each.envelope) for held in found for each in held), sum(map(len, found)))
                 yield [(entity, held) for (entity, _), held in zip(lot, found, strict=True)]
                 left.extendleft(
@@ -278,6 +278,11 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
                     for (entity, _), entries in zip(lot, answers, strict=True)
                     if len(entries) == each
                 )
+
+
+def _waiting(entry: str, fields: Mapping[bytes, bytes]) -> WaitingEntry:
+    home, places = (stored_text(fields.get(name, b"")) for name in (b"s", b"w"))
+    return WaitingEntry(entry, fields.get(b"e", b""), home=home, places=places)
 
 
 def _lot(left: deque[_Reading], each: int, most: int) -> list[_Reading]:

@@ -1,7 +1,8 @@
 -- promote: move what has become due: delayed commands enter their mailbox, retries become ready.
 --
 -- uses: memory_limit, record, newer, lone, snooze, entry_text, holds
--- uses: open_line(line_flow, line_runs, line_turns, line_served, line), delayed, unique, open_several(several)
+-- uses: open_line(line_flow, line_runs, line_turns, line_served, line), delayed, unique
+-- uses: open_several(several)
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

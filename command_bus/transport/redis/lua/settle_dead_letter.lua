@@ -2,7 +2,8 @@
 --
 -- uses: memory_limit, record, newer, lone, snooze, entry_text, holds, keep_digest, outcomes
 -- uses: open_line(line_flow, line_runs, line_turns, line_served, line), unique, events, rewrite
--- uses: open_several(several), alone, put_one, delayed, postpone, arrive, deliver, agenda, send_out, tell_caller
+-- uses: open_several(several), alone, put_one, delayed, postpone, arrive, deliver, agenda, send_out
+-- uses: tell_caller
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)

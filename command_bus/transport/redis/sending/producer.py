@@ -91,19 +91,26 @@ class StreamProducer(Producer):
                 )
         return None
 
-    async def _enqueue_in_chunks(
-        self, submissions: Sequence[Submission], timeout: float, unavailable: UnavailableShards
-    ) -> list[Admission | CommandBusError]:
-        """Send to all shards at once, to each chunk by chunk. A refused command holds back the later ones of its mailbox."""
+    def _by_shard(
+        self, submissions: Sequence[Submission], outcomes: dict[int, Admission | CommandBusError], refused: set[str]
+    ) -> dict[int, list[int]]:
+        """Return which submissions go to each shard; note why one goes to none, and in whose lines it holds back others."""
         by_shard: dict[int, list[int]] = {}
-        outcomes: dict[int, Admission | CommandBusError] = dict.fromkeys(range(len(submissions)), Admission.PREDECESSOR_REFUSED)
-        refused: set[str] = set()
         for index, submission in enumerate(submissions):
             if submission.others and (fault := self._fault_of(submission)) is not None:
                 outcomes[index] = fault
                 refused.update(submission.lines)
             elif _may_go(submission, refused):
                 by_shard.setdefault(self._keys.shard_of(submission.mailbox), []).append(index)
+        return by_shard
+
+    async def _enqueue_in_chunks(
+        self, submissions: Sequence[Submission], timeout: float, unavailable: UnavailableShards
+    ) -> list[Admission | CommandBusError]:
+        """Send to all shards at once, to each chunk by chunk. A refused command holds back the later ones of its mailbox."""
+        outcomes: dict[int, Admission | CommandBusError] = dict.fromkeys(range(len(submissions)), Admission.PREDECESSOR_REFUSED)
+        refused: set[str] = set()
+        by_shard = self._by_shard(submissions, outcomes, refused)
 
         async def send(shard: int, indices: list[int]) -> None:
             chunks = self._chunks(submissions, indices)

@@ -114,7 +114,8 @@ local several = nil
 
 -- Return what moves the places of commands that stand in several lines.
 local function open_lines()
-  several = several or open_several({ready = ready, active = active, lone = lone, paused = any_paused and paused},
+  local keys = {ready = ready, active = active, lone = lone, paused = any_paused and paused}
+  several = several or open_several(keys,
     function(other)
       if records[other] == nil then records[other] = call('HGET', active, other) end
       return records[other]

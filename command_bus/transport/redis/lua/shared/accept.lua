@@ -1,5 +1,5 @@
 -- accept: accept the commands of a batch into their mailboxes, in order. Uses record, lone, holds, line,
--- admission, postpone, envelope_id, events, open_several.
+-- admission, postpone, envelope_id, events.
 --
 -- A batch is a table:
 --
@@ -12,6 +12,7 @@
 -- limit      of commands in the shard, as `limits_in` takes it
 -- flow_of    a function that returns the flow of a command by its number
 -- unique     what `open_unique` returns, if commands have unique keys
+-- several    what `open_several` returns, if commands stand in several lines
 --
 -- `open_batch` adds: records, of `active`; refused, mailboxes of which a command was refused; publish, nil if
 -- nothing is watched; folded, a number of commands; and three functions. A command with a unique key is a
@@ -22,8 +23,8 @@
 --          has to say why there is none; or nil and the error, as `accept`
 -- judge    return why a command is not accepted, or nil; nothing is written. `others` are the numbers of the
 --          further mailboxes in which it stands, nil if there are none (see shared/several.lua)
--- accept   put a command into its mailboxes, or keep it until then; return its admission, or nil and the error
---          of the whole batch: at the memory limit its first write fails
+-- accept   put a command into its mailboxes, or keep it until then; return its admission, or nil and the
+--          error of the whole batch: at the memory limit its first write fails
 -- finish   write what mailboxes have become, and count; return how many were accepted, and superseded others
 local function open_batch(batch)
   local call, try, format = redis.call, redis.pcall, string.format
@@ -31,7 +32,7 @@ local function open_batch(batch)
     batch.active, batch.stats, batch.delayed, batch.later, batch.paused, batch.flows
   local first_box, names, room, flow_of = batch.first_box, batch.names, batch.room, batch.flow_of
   local drained, held, refused, is_kept, is_held, queue_up = {}, {}, {}, false, false, nil
-  local accepted, superseded, places, several = 0, 0, 0, nil
+  local accepted, superseded, places = 0, 0, 0
   if call('EXISTS', later, paused, batch.watched, flows) > 0 then
     is_kept, is_held = call('EXISTS', later) == 1, call('EXISTS', paused) == 1
     if call('EXISTS', batch.watched) == 1 then batch.publish = publisher(batch.watched, batch.arrivals) end
@@ -87,7 +88,7 @@ local function open_batch(batch)
     if not others then return put(box, envelope, flow) end
     local text = ''
     for _, other in ipairs(others) do
-      local fault, id = put(other, several.place, flow, FIELD.HOME, names[box], several)
+      local fault, id = put(other, batch.several.place, flow, FIELD.HOME, names[box], batch.several)
       if fault then return fault end
       text = text .. names[other] .. '=' .. id .. ' '
     end
@@ -137,10 +138,7 @@ local function open_batch(batch)
 
   function batch.accept(box, i, envelope, id, delay, command, others)
     local idle, fault, place, at = records[box] and 0 or 1, nil, nil, nil
-    for _, other in ipairs(others or {}) do
-      several = several or open_several({})
-      idle = idle + (records[other] and 0 or 1)
-    end
+    for _, other in ipairs(others or {}) do idle = idle + (records[other] and 0 or 1) end
     if command then id, delay = command.id, batch.unique.delay_of(command) end
     if delay ~= 0 or is_kept then
       local key = command and command.key

@@ -31,8 +31,8 @@ end
 --
 -- Mailboxes go by their number in `names`. `records` are those of `active`, `held` has those that start
 -- nothing, `many` how many commands of each the batch has: the only one of an idle entity stays a lone one.
--- `queue_up` is the line, if it is in use; then `put` also takes the flow of the command. It may take a further
--- field of the entry, and for a place what `open_several` returns.
+-- `queue_up` is the line, if it is in use; then `put` also takes the flow of the command. It may take a
+-- further field of the entry, and for a place what `open_several` returns.
 local function mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
   local changed, envelopes, alone, idle, noted = {active}, {lone}, {}, {}, {}
   local told = nil  -- ms of an activation that tells the time
@@ -101,7 +101,7 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
         queue_up.noted(records[box], names[box], flow, added, KEYS[first_box + box]), true
     else
       local parts = queue_up and queue_up.parts_of(flow) or nil
-      activate(box, activation, parts, several and several.place_record(held[box], added, value, parts))
+      activate(box, activation, parts, several and several.of_place(held[box], added, value, parts))
     end
     return nil, added
   end

@@ -31,21 +31,19 @@ local function enqueue_all()
     boxes[i], many[box] = box, is_unique and 2 or (many[box] or 0) + 1  -- two: none of them is a lone one
   end
   local lines, has_lines = {}, string.find(ARGV[6], '|', 1, true)
-  if has_lines then
-    for i, others in string.gmatch(ARGV[6], '(%d+)=([%d,]+) ') do
-      local found = {}
-      for box in string.gmatch(others, '%d+') do
-        found[#found + 1], many[tonumber(box)] = tonumber(box), 2
-      end
-      lines[tonumber(i)], many[boxes[tonumber(i)]] = found, 2
+  for i, others in string.gmatch(has_lines and ARGV[6] or '', '(%d+)=([%d,]+) ') do
+    local found, number = {}, tonumber(i)
+    for box in string.gmatch(others, '%d+') do
+      found[#found + 1], many[tonumber(box)] = tonumber(box), 2
     end
+    lines[number], many[boxes[number]] = found, 2
   end
 
   local batch = {
     ready = KEYS[1], active = KEYS[2], stats = stats, due = KEYS[4], delayed = KEYS[5], later = KEYS[6],
     paused = KEYS[7], watched = KEYS[9], arrivals = KEYS[10], lone = KEYS[11], flows = flows,
     turns = KEYS[13], line = KEYS[14], first_box = first_box, names = names, room = room, suspects = #names,
-    many = many, limit = ARGV[4], flow_of = flow_of,
+    many = many, limit = ARGV[4], flow_of = flow_of, several = has_lines and open_several({}),
   }
   open_batch(batch)
   local commands, unique = {}, nil

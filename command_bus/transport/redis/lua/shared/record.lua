@@ -11,8 +11,8 @@
 --             message id
 -- fence       of the command that runs (h, H, O), else empty
 -- message     id of the command that runs (h, H, O), is suspended (u, U) or blocks (b), else empty; what
---             stands before it in the mailbox is settled. Of a lone command that was or is in the line, or was suspended (o,
---             q), its id
+--             stands before it in the mailbox is settled. Of a lone command that was or is in the line, or
+--             was suspended (o, q), its id
 -- attempt     how often the oldest command was started
 -- first       ms of its first start, 0 if it was never started; below zero: replayed, or durable and begun:
 --             its deadline no longer counts
