@@ -24,10 +24,23 @@ PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal", "low")
 
 @dataclass(frozen=True, slots=True)
 class PerEntity:
-    """Every entity has a mailbox of its own, which exists only while it has work. The default."""
+    """Every entity has a mailbox of its own, which exists only while it has work. The default.
+
+    Attributes:
+        shard_by: The part of an id before this text alone decides its shard, whatever the entity's type; None: the whole mailbox name does.
+    """
+
+    shard_by: str | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            self.shard_by is None
+            or (isinstance(self.shard_by, str) and 1 <= len(self.shard_by) <= 16 and self.shard_by.isascii()),
+            f"per_entity(shard_by={self.shard_by!r}): 1 to 16 ASCII characters, as in shard_by='/'",
+        )
 
     def __str__(self) -> str:
-        return "per_entity"
+        return "per_entity" if self.shard_by is None else f"per_entity:{self.shard_by}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +66,13 @@ Mailbox = MailboxPolicy
 """The former name of `MailboxPolicy`."""
 
 
-def per_entity() -> PerEntity:
-    """Return the default mailbox policy."""
-    return PerEntity()
+def per_entity(shard_by: str | None = None) -> PerEntity:
+    """Return the default mailbox policy.
+
+    With `shard_by="/"`, entities whose ids have the same text before the first slash are in one shard, whatever their types: so a command of
+    several of them can be accepted where there are several shards. It is recorded in Redis and changes only when drained.
+    """
+    return PerEntity(shard_by)
 
 
 def lanes(count: int) -> Lanes:
@@ -71,9 +88,11 @@ def mailbox_from_text(text: str) -> MailboxPolicy:
     """
     if text == "per_entity":
         return PerEntity()
-    kind, _, count = text.partition(":")
-    if kind == "lanes" and count.isdecimal():
-        return Lanes(int(count))
+    kind, _, value = text.partition(":")
+    if kind == "lanes" and value.isdecimal():
+        return Lanes(int(value))
+    if kind == "per_entity" and value:
+        return PerEntity(value)
     raise InvalidSettings(f"unknown mailbox policy {text!r}: this namespace is used by a newer version")
 
 

@@ -28,7 +28,7 @@ from command_bus.messages.message import (
 )
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
-from command_bus.messages.policies import Lanes, MailboxPolicy, Priority, delivered_name
+from command_bus.messages.policies import MailboxPolicy, PerEntity, Priority, delivered_name
 from command_bus.messages.upcasting import checked_version
 from command_bus.sending.call_progress import check_running
 from command_bus.sending.options import compresses, give, new_command_id
@@ -305,7 +305,7 @@ class EnvelopeBuilder:
         key, encode, limits, depth, name = route.spec.key, route.codec.encode, self.limits, route.max_depth, route.spec.name
         start = f"{route.spec.entity}:"
         flow, is_shared = route.flow, route.spec.fair_by is not None
-        pack = None if key is None or isinstance(route.mailbox, Lanes) or route.spec.limits else route.stamp.packer()
+        pack = None if key is None or route.mailbox != PerEntity() or route.spec.limits else route.stamp.packer()
         built: list[Submission | InvalidCommand] = []
         for message in messages:
             try:

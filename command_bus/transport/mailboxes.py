@@ -39,15 +39,21 @@ _FREE: Final = "~:"
 
 
 _HASHED: Final = "~"
+_APART: Final = ","
 
 
 def mailbox_name(entity_type: str, entity_id: str, policy: MailboxPolicy) -> str:
     """Return the mailbox of an entity: `type:encoded-id`, or `type/lane` where entities share lanes.
 
+    With `shard_by`, a comma stands behind the part of the id that decides the shard; there is none in an encoded id.
+
     Ids over 512 bytes are replaced by `~` and their SHA-256; the full id travels in the envelope.
     """
     if isinstance(policy, Lanes):
         return f"{entity_type}/{crc32(entity_id.encode()) % policy.count}"
+    if policy.shard_by is not None:
+        head, separator, rest = entity_id.partition(policy.shard_by)
+        return f"{entity_type}:{encoded(head)}{_APART}{encoded(separator + rest)}"
     if len(entity_id) < _LONG and _PLAIN.fullmatch(entity_id):
         return f"{entity_type}:{entity_id}"
     return f"{entity_type}:{encoded(entity_id)}"
@@ -85,7 +91,12 @@ def scopes_of(mailbox: str) -> tuple[str, ...]:
 
 
 def shard_key(mailbox: str) -> str:
-    """Return the part of a mailbox's name that decides its shard: the subscription does not, so that all deliveries of an event are on one."""
+    """Return the part of a mailbox's name that decides its shard: what `shard_by` sets apart, if anything does.
+
+    The subscription does not, so that all deliveries of an event are on one.
+    """
+    if _APART in mailbox:
+        return mailbox[: mailbox.index(_APART)].partition(":")[2]
     if OF_SUBSCRIPTION not in mailbox or (end := _TYPE.search(mailbox)) is None:
         return mailbox
     return mailbox[: end.start()].partition(OF_SUBSCRIPTION)[0] + mailbox[end.start() :]
@@ -108,7 +119,7 @@ def mailbox_label(mailbox: str) -> str:
     if not colon:
         kind, _, lane = mailbox.partition("/")
         return printable(f"{kind} (lane {lane})")
-    return printable(f"{kind}:{unquote(rest)}")
+    return printable(f"{kind}:{unquote(rest.replace(_APART, ''))}")
 
 
 def scope_label(scope: str) -> str:
@@ -138,7 +149,7 @@ def mailbox_parts(mailbox: str) -> tuple[str | None, str | None]:
     kind, colon, rest = mailbox.partition(":")
     if not colon:
         return mailbox.partition("/")[0], None
-    return kind, None if rest.startswith(_HASHED) else unquote(rest)
+    return kind, None if _HASHED in rest else unquote(rest.replace(_APART, ""))
 
 
 def stands_in(

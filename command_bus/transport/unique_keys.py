@@ -31,7 +31,10 @@ def unique_key(envelope: WireEnvelope) -> str:
 
 def stored_key(mailbox: str, key: str) -> str:
     """Return the name under which a key is stored; `key` begins with the encoded entity id, as `unique_key` gives it."""
-    return f"{mailbox.partition(':')[0]}:{key}" if key else ""
+    if not key:
+        return ""
+    # The id is as the mailbox's name has it; a lane's has none.
+    return f"{mailbox}:{key.partition(':')[2]}" if ":" in mailbox else f"{mailbox}:{key}"
 
 
 def mailbox_of_key(stored: str) -> str:

@@ -31,6 +31,7 @@ from command_bus import (
     RetryPolicy,
     Unique,
     every,
+    per_entity,
 )
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
@@ -77,7 +78,7 @@ class Lasting(Command[None], entity="account", durable=True):
 
 
 class Log:
-    """What ran: notes by entity, in the order of the ends, and what runs now."""
+    """A record of what ran: notes by entity, in the order of the ends, and what runs now."""
 
     def __init__(self) -> None:
         self.ended: dict[str, list[str]] = defaultdict(list)
@@ -430,6 +431,43 @@ async def test_what_puts_commands_into_one_line_refuses_it(sandbox: Sandbox, log
         (letter,) = [each async for each in bus.dead_letters.list()]
         assert letter.reason == "invalid"
     assert "raw" not in log.ended["a-1"]
+
+
+async def test_entities_of_several_shards_are_refused_unless_shard_by_brings_them_together(sandbox: Sandbox, log: Log) -> None:
+    async with sandbox.bus(shards=8) as bus:
+        pair = next(
+            (f"c-0/{one}", f"c-0/{other}")
+            for one in range(9)
+            for other in range(9)
+            if bus.transport.shard_of(f"account:c-0%2F{one}") != bus.transport.shard_of(f"account:c-0%2F{other}")
+        )
+        with pytest.raises(InvalidCommand, match="shard_by"):
+            await bus.dispatch(Transfer(source=pair[0], target=pair[1]))
+        batch = [
+            Transfer(source=pair[0], target=pair[1]),
+            Deposit(account=pair[1], note="behind"),
+            Deposit(account="a-9", note="1"),
+        ]
+        result = await bus.dispatch_batch(batch)
+        assert [outcome.status for outcome in result.outcomes] == ["rejected", "rejected", "accepted"]
+        assert isinstance(result.outcomes[0].error, InvalidCommand)
+
+
+async def test_shard_by_brings_entities_of_one_owner_into_one_shard(sandbox: Sandbox, log: Log) -> None:
+    apart = EntityPolicy(mailbox=per_entity(shard_by="/"))
+    settings = BusSettings(entities={"account": apart, "order": apart})
+    async with sandbox.bus(shards=8, settings=settings) as bus, bus.worker():
+        for owner in range(12):
+            commands = [
+                Transfer(source=f"c-{owner}/a", target=f"c-{owner}/b", note="1"),
+                Pay(order=f"c-{owner}", account=f"c-{owner}/b"),
+                Deposit(account=f"c-{owner}/a", note="3"),
+            ]
+            assert (await bus.dispatch_batch(commands)).accepted == 3
+        await until(lambda: _is_empty(bus))
+    for owner in range(12):
+        assert log.ended[f"c-{owner}/a"] == ["1", "3"]
+        assert log.ended[f"c-{owner}/b"] == ["1", "pay"]
 
 
 def test_classes_that_name_several_entities_are_checked() -> None:

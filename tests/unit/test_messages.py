@@ -97,7 +97,7 @@ class TestSpec:
 DECLARATIONS = {
     "names no reply type": "class X(Command): ...",
     "marks no field": 'class X(Command[int], entity="account"):\n    account_id: str',
-    "marks 2 fields": 'class X(Command[int], entity="account"):\n    a: EntityId\n    b: EntityId',
+    "at most 8 go": 'class X(Command[int], entity="account"):\n    ' + "\n    ".join(f"e{n}: EntityId" for n in range(9)),
     "names no entity type": "class X(Command[int]):\n    account_id: EntityId",
     "inside a union": 'class X(Command[int], entity="account"):\n    account_id: EntityId | None',
     "or container": 'class X(Command[int], entity="account"):\n    account_id: list[EntityId]',

@@ -9,7 +9,7 @@
 -- that was looked at while not all its places are heads, with the part `w`, its message, which it keeps until
 -- the command is settled. Each place that becomes the head makes a blocked home ready; the worker that takes
 -- it looks at all lines again. So nothing is counted, and a mailbox may be made ready without a reason. A
--- place is never run: whoever takes a mailbox reads nothing ahead past an entry with more than an envelope.
+-- place is never run: a worker reads nothing ahead past an entry with more than an envelope.
 --
 -- All lines of a command are in one shard, so in one slot: keys of mailboxes are made of their names.
 
