@@ -329,4 +329,4 @@ class StatusReader(OnSession):
 
 def _state_of(info: EntityInfo) -> CommandState:
     """Return the state of the command at the head of an entity."""
-    return "waiting" if info.state == "draining" else info.state
+    return "waiting" if info.state == "draining" or info.state == "blocked" else info.state  # noqa: PLR1714 - as type checkers need it

@@ -307,6 +307,7 @@ def entity_info(entity: StoredEntity, shard: int, now_ms: int, waits: Waits) -> 
         failure=None if entity.letter else entity.failure,
         limit=waits.limits.get(mailbox),
         suspension=waits.suspended.get(mailbox),
+        home=mailbox_label(entity.home) if entity.home else None,
     )
 
 

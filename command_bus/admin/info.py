@@ -25,8 +25,8 @@ class EntityInfo:
         entity_type: None if it has no entity.
         entity_id: None if it has no entity, is a lane, or its id is too long for its name.
         state: `waiting` (for a worker, or all that it has is delayed), `running`, `retrying`, `snoozed`, `paused`, `parked` by a dead letter,
-            `limited` (waits for a limit), `suspended` (its durable command waits without a worker), or `draining` (waiting, and refusing what is
-            new).
+            `limited` (waits for a limit), `suspended` (its durable command waits without a worker), `blocked` (the command at its head is of
+            several entities, and not yet at the head of all), or `draining` (waiting, and refusing what is new).
         depth: Commands that it holds, running and delayed ones included.
         age: Seconds since the command at its head was accepted; 0.0 if all are delayed.
         attempt: The number of times that was started; a start that took no attempt does not count, but once it was started it is 1 at least.
@@ -43,6 +43,8 @@ class EntityInfo:
         failure: How the last attempt of that command failed; None if none did.
         limit: For what it waits, if it is limited; None otherwise.
         suspension: For what its durable command waits, if it is suspended; None otherwise.
+        home: The name of the entity at which the command at its head runs, if that is of several entities and this one is not its home;
+            None otherwise.
     """
 
     name: str
@@ -64,6 +66,7 @@ class EntityInfo:
     failure: Failure | None = None
     limit: LimitWaitInfo | None = None
     suspension: SuspensionInfo | None = None
+    home: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

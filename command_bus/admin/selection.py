@@ -387,7 +387,7 @@ async def unless_refused(changed: Awaitable[int]) -> int:
 
 def _state_of(entity: StoredEntity, entry: WaitingEntry) -> SelectableState:
     """Return the state of a command in line: that of its entity if it is the first, and not a parked entity's, whose command is a dead letter."""
-    is_first = entry.id == entity.oldest_id and entity.state not in ("draining", "parked")
+    is_first = entry.id == entity.oldest_id and entity.state not in ("draining", "blocked", "parked")
     return entity.state if is_first else "waiting"  # type: ignore[return-value]
 
 

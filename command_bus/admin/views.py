@@ -243,7 +243,7 @@ def _merged(groups: Sequence[NamedGroup]) -> NamedGroup:
 def _state(info: EntityInfo, handlers: int | None) -> StandingState:
     if handlers == 0 and info.state in _MAY_LACK_HANDLER:
         return "no_handler"
-    return "waiting" if info.state == "draining" else info.state
+    return "waiting" if info.state == "draining" or info.state == "blocked" else info.state  # noqa: PLR1714 - as type checkers need it
 
 
 def _since(stored: StoredEntity, info: EntityInfo, now_ms: int) -> int:

@@ -26,6 +26,7 @@ _NAMED = 10
 _WAITS = {
     "suspended": "It is suspended: it waits without a worker, for a call, a signal or a time",
     "limited": "It waits for a limit: `command-bus limits list` shows what they allow, and who waits",
+    "blocked": "It waits until it is the first of all its entities: `command-bus entities --state blocked` shows which are not",
 }
 """Waits of the first in a line that a worker does not end."""
 _STANDING = ("delayed", "paused", "parked", "behind", "")
@@ -167,6 +168,7 @@ def _standing(location: CommandLocation, place: _Place, workers: Sequence[Worker
         "retrying": f", which waits for its next attempt, due {_due(location.retry_ms, location.now_ms)}",
         "suspended": ", which is suspended",
         "limited": ", which waits for a limit",
+        "blocked": ", which waits until it is the first of all its entities",
         "snoozed": f", which its handler has put off, due {_due(location.retry_ms, location.now_ms)}",
     }.get(entity.state, ", which waits for a worker")
     if place.position is not None:

@@ -56,7 +56,9 @@ class WaitingEntry(NamedTuple):
         return "" if self.delayed else self.id
 
 
-EntityCondition = Literal["waiting", "running", "retrying", "snoozed", "limited", "suspended", "paused", "parked", "draining"]
+EntityCondition = Literal[
+    "waiting", "running", "retrying", "snoozed", "limited", "suspended", "blocked", "paused", "parked", "draining"
+]
 
 
 class Failure(NamedTuple):
@@ -91,6 +93,7 @@ class StoredEntity:
         snoozes: The number of times the command at its head was put off by its handler.
         failure: How the last attempt of that command failed; None if none did.
         last_id: Id of the last command that runs, where several do in one call; empty if none runs.
+        home: Of a blocked entity the mailbox in which its first command runs; empty if that is its own.
     """
 
     mailbox: str
@@ -108,6 +111,7 @@ class StoredEntity:
     snoozes: int = 0
     failure: Failure | None = None
     last_id: str = ""
+    home: str = ""
 
     @property
     def is_delayed(self) -> bool:

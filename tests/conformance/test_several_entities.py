@@ -275,6 +275,35 @@ async def _true_depth(bus: CommandBus, depth: int) -> bool:
     return await _depth(bus) == depth
 
 
+async def test_what_is_blocked_is_shown(sandbox: Sandbox, log: Log) -> None:
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.entity("account", "a-1").pause("ticket 4711")
+        await bus.dispatch(Transfer(source="a-1", target="a-2", note="2"), command_id="c-1")
+        await bus.entity("account", "a-4").pause()
+        await bus.dispatch_batch([Deposit(account="a-3", note="0"), Transfer(source="a-3", target="a-4", note="4")])
+        await until(
+            lambda: _are(
+                bus, {"account:a-2": "blocked", "account:a-1": "paused", "account:a-3": "blocked", "account:a-4": "paused"}
+            )
+        )
+        blocked = {each.name: each.home for each in (await bus.entities.list(states={"blocked"})).entities}
+        assert blocked == {"account:a-2": "account:a-1", "account:a-3": None}
+        detail = await bus.entity("account", "a-2").show()
+        assert detail.head is not None
+        assert detail.head.name == "(of account:a-1)"
+        status = await bus.commands.status("c-1")
+        assert status is not None
+        assert (status.state, status.entity) == ("paused", "account:a-1")
+        assert [each.name async for each in bus.commands.select()].count("Transfer") == 2
+        await bus.entity("account", "a-4").resume()
+        await bus.entity("account", "a-1").resume()
+        await until(lambda: _is_empty(bus))
+
+
+async def _are(bus: CommandBus, states: dict[str, str]) -> bool:
+    return {each.name: each.state for each in (await bus.entities.list()).entities} == states
+
+
 async def test_a_call_that_is_purged_ends_as_cancelled(sandbox: Sandbox, log: Log) -> None:
     async with sandbox.bus() as bus:
         call = asyncio.create_task(bus.call(Transfer(source="a-1", target="a-2", note="2"), timeout=20))

@@ -76,6 +76,8 @@ def _detail_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
         )
     if entity.limit is not None:
         yield "waits for", str(entity.limit)
+    if entity.home is not None:
+        yield "waits for", f"a command of {entity.home}, which is to run at the head of both"
     if entity.suspension is not None:
         yield from suspension_lines(entity.suspension)
     yield from _head_lines(found)

@@ -34,6 +34,7 @@ class State(StrEnum):
     SNOOZED = "snoozed"
     LIMITED = "limited"
     SUSPENDED = "suspended"
+    BLOCKED = "blocked"
     PAUSED = "paused"
     PARKED = "parked"
     DRAINING = "draining"
@@ -191,6 +192,17 @@ def _state(entity: EntityInfo) -> str:
     return "delayed" if entity.state == "waiting" and entity.due_ms is not None else entity.state
 
 
+def _waits(entity: EntityInfo) -> Iterator[str]:
+    """Yield for what the command at an entity's head waits."""
+    if entity.limit is not None:
+        yield str(entity.limit)
+    if entity.home is not None:
+        yield f"for {entity.home}, whose command is first here"
+    if entity.suspension is not None:
+        waited = max(time.time() - entity.suspension.since_ms / 1000, 0.0)
+        yield f"for {format_duration(waited)}  {entity.suspension}"
+
+
 def _why(entity: EntityInfo, is_unhandled: bool) -> str:
     """Return why an entity is in its state, and for how long."""
     if entity.letter_id is not None:
@@ -208,11 +220,7 @@ def _why(entity: EntityInfo, is_unhandled: bool) -> str:
         facts.append(f"{reason}again in {format_duration(max(entity.retry_at_ms / 1000 - time.time(), 0.0))}")
     if entity.failure is not None:
         facts.append(entity.failure.text.partition("\n")[0])
-    if entity.limit is not None:
-        facts.append(str(entity.limit))
-    if entity.suspension is not None:
-        waited = max(time.time() - entity.suspension.since_ms / 1000, 0.0)
-        facts.append(f"for {format_duration(waited)}  {entity.suspension}")
+    facts += _waits(entity)
     if entity.due_ms is not None:
         facts.append(f"{'' if _state(entity) == 'delayed' else 'delayed '}until {format_time_and_age(entity.due_ms)}")
     if entity.priority != "normal" or entity.tenant is not None:

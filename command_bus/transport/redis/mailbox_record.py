@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from command_bus.errors import NewerState
+from command_bus.serialization.envelope import WireEnvelope, pack_envelope
 from command_bus.serialization.odd_values import stored_text
 from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.records import Failure
@@ -227,6 +228,14 @@ OLDEST = "-"
 
 _MOST = 500
 """Mailboxes of one script call: it takes a few milliseconds."""
+
+
+def shown_envelope(fields: Mapping[bytes, bytes]) -> bytes:
+    """Return the envelope of an entry, for people: that of a place names the home of its command."""
+    home = fields.get(b"s")
+    if home is None:
+        return fields.get(b"e", b"")
+    return pack_envelope(WireEnvelope("-", f"(of {mailbox_label(stored_text(home))})", None, None, b"\x80"))
 
 
 async def read_mailboxes(run: RunScript, keys: ShardKeys, wanted: Sequence[tuple[str, str]], count: int) -> list[list[Entry]]:

@@ -22,6 +22,7 @@ from command_bus.transport.redis.admin.holds import PAUSE_END, parse_hold
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, ShardKeys, delayed_id, delayed_member, delayed_number
 from command_bus.transport.redis.mailbox_record import (
+    BLOCKED,
     HELD,
     HELD_AND_CHANGED,
     IN_LINE,
@@ -35,6 +36,7 @@ from command_bus.transport.redis.mailbox_record import (
     MailboxRecord,
     parse_record,
     read_mailboxes,
+    shown_envelope,
 )
 from command_bus.transport.redis.scripts import DELAYED_MAILBOXES, MAILBOX_HEADS
 
@@ -50,6 +52,7 @@ _STATES: dict[str, EntityCondition] = {
     LIMITED: "limited",
     SUSPENDED: "suspended",
     LONE_SUSPENDED: "suspended",
+    BLOCKED: "blocked",
 }
 
 
@@ -93,7 +96,7 @@ class RedisEntities(RetryingRequests):
         )
         found = parse_record(record)
         lease = await self._lease(keys, found.activation) if found.is_held else None
-        first = tuple((entry, fields.get(b"e", b"")) for entry, fields in entries[:count])
+        first = tuple((entry, shown_envelope(fields)) for entry, fields in entries[:count])
         return MailboxHead(lease, first, index)
 
     async def retry_times(self, mailboxes: Sequence[str]) -> dict[str, int]:
@@ -228,6 +231,7 @@ def surveyed(
         snoozes.times,
         fields.failure_of(stored_text(head)),
         fields.last_running if fields.is_held else "",
+        fields.parts.get("at", ""),
     )
 
 

@@ -24,7 +24,7 @@ from command_bus.transport.redis.admin.holds import parse_hold
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.mailbox_record import OLDEST, read_mailboxes
+from command_bus.transport.redis.mailbox_record import OLDEST, read_mailboxes, shown_envelope
 
 _QUEUES = ("[q\n", "(q\x0b")
 """The members of `places` that are queues of limits."""
@@ -213,7 +213,7 @@ class RedisViews(RetryingRequests):
             for name, entries in zip(names, await read_mailboxes(partial(self._run, keys), keys, wanted, 1), strict=True):
                 if entries:
                     entry, fields = entries[0]
-                    found[name] = entry, fields.get(b"e", b"")
+                    found[name] = entry, shown_envelope(fields)
 
         await asyncio.gather(*(read(keys, names) for keys, names in self._shards_of(mailboxes)))
         return found
