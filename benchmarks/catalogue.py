@@ -19,6 +19,7 @@ from benchmarks.cases import (
     memory,
     outbox,
     publish,
+    several,
     times,
     workflows,
 )
@@ -44,6 +45,7 @@ GROUPS = (
     "inbox",
     "outbox",
     "publish",
+    "several",
     "workflows",
     "growth",
     "floor",
@@ -70,6 +72,7 @@ def catalogue() -> list[Case]:
         *inbox.ALL,
         *outbox.ALL,
         *publish.ALL,
+        *several.ALL,
         *workflows.ALL,
         *FLOOR,
         *growth.ALL,

@@ -53,6 +53,8 @@ for number, record in ipairs(count > 0 and call('HMGET', active, unpack(names)) 
     repeated[box] = true
   elseif step.ahead and not publish then  -- an event has the envelope
     seen[box] = true
+  elseif record and find(record, '|w=', 1, true) then  -- of several entities: nothing is read ahead
+    repeated[box] = true
   elseif verb == VERB.TAKE or settling[verb] then
     seen[box] = true
     reading[#reading + 1] = box

@@ -86,14 +86,14 @@ local function open_batch(batch)
   -- reactivate.lua takes the places before it out.
   local function put_all(box, envelope, flow, others)
     if not others then return put(box, envelope, flow) end
-    local text = ''
+    local text, becomes, several = '', nil, batch.several
     for _, other in ipairs(others) do
-      local fault, id = put(other, batch.several.place, flow, FIELD.HOME, names[box], batch.several)
+      if records[other] then becomes = several.of_home end
+      local fault, id = put(other, several.place, flow, FIELD.HOME, names[box], several.of_place)
       if fault then return fault end
       text = text .. names[other] .. '=' .. id .. ' '
     end
-    local fault, id = put(box, envelope, flow, FIELD.LINES, text)
-    return fault, id
+    return put(box, envelope, flow, FIELD.LINES, text, becomes)
   end
 
   -- Return the admission of a command whose mailbox took nothing; nil and the error at the memory limit.

@@ -32,7 +32,8 @@ end
 -- Mailboxes go by their number in `names`. `records` are those of `active`, `held` has those that start
 -- nothing, `many` how many commands of each the batch has: the only one of an idle entity stays a lone one.
 -- `queue_up` is the line, if it is in use; then `put` also takes the flow of the command. It may take a
--- further field of the entry, and for a place what `open_several` returns.
+-- further field of the entry, and a function that returns the record of an idle mailbox: see `of_place` in
+-- shared/several.lua.
 local function mailbox_writer(ready, active, lone, first_box, names, records, held, many, queue_up)
   local changed, envelopes, alone, idle, noted = {active}, {lone}, {}, {}, {}
   local told = nil  -- ms of an activation that tells the time
@@ -73,7 +74,7 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
     return true
   end
 
-  local function put(box, envelope, flow, field, value, several)
+  local function put(box, envelope, flow, field, value, becomes)
     local activation = nil
     if queue_up and alone[box] and #envelope <= LONE_BYTES and line_alone(box, envelope, flow) then return end
     if not queue_up and alone[box] and #envelope <= LONE_BYTES then
@@ -101,7 +102,7 @@ local function mailbox_writer(ready, active, lone, first_box, names, records, he
         queue_up.noted(records[box], names[box], flow, added, KEYS[first_box + box]), true
     else
       local parts = queue_up and queue_up.parts_of(flow) or nil
-      activate(box, activation, parts, several and several.of_place(held[box], added, value, parts))
+      activate(box, activation, parts, becomes and becomes(held[box], added, value, parts))
     end
     return nil, added
   end

@@ -40,7 +40,9 @@ local function open_several(keys, read, write)
 
   -- Return the parts of a record without those of its head's lines.
   function self.without_lines(parts)
-    if not parts or parts == '' then return parts end
+    if not parts or not (string.find(parts, '|w=', 1, true) or string.find(parts, '|at=', 1, true)) then
+      return parts
+    end
     return (string.gsub(string.gsub(parts, '|at=[^|]*', ''), '|w=[%d-]*', ''))
   end
 
@@ -58,10 +60,27 @@ local function open_several(keys, read, write)
     return blocked(id, '0', '0', (parts or '') .. '|at=' .. home)
   end
 
-  -- Make a blocked mailbox ready.
+  -- Return the record of an idle home whose first command cannot start yet.
+  function self.of_home(is_held, id, _, parts)
+    if is_held then return pack_record(STATE.STOPPED, '', '0', '0', parts) end
+    return blocked(id, '0', '0', (parts or '') .. '|w=' .. id)
+  end
+
+  -- Make a blocked home ready.
   local function rouse(name, box, record)
     local _, _, _, _, attempt, first, _, parts = parse_record(record)
-    write(name, queue(ready, name, attempt, first, self.without_lines(parts), lined and lined.head_of(box)))
+    write(name, queue(ready, name, attempt, first, parts, lined and lined.head_of(box)))
+  end
+
+  -- Let a mailbox go on whose head, a place, was taken out. What cannot start is blocked at once: that costs
+  -- no activation.
+  local function go_on(name, box, record)
+    local head = redis.pcall('XRANGE', box, '-', '+', 'COUNT', 1)[1]
+    if not head then return write(name, false, box) end
+    local parts = select(8, parse_record(record))
+    local may_start, stands = self.stand(head, name, box, '0', '0', parts)
+    if may_start then stands = queue(ready, name, '0', '0', stands, head[1]) end
+    write(name, stands)
   end
 
   -- Return whether a command whose entry says `text` of its places is the head of all its lines, and none is
@@ -80,7 +99,9 @@ local function open_several(keys, read, write)
     parts = self.without_lines(parts)
     if home then
       local record = read(home)
-      if record and string.find(record, '^b|.*|w=') then rouse(home, self.key_of(box, name, home), record) end
+      if record and string.find(record, '^b|') and string.find(record, '|w=', 3, true) then
+        rouse(home, self.key_of(box, name, home), record)
+      end
       return nil, self.of_place(false, head[1], home, parts)
     elseif text then
       parts = parts .. '|w=' .. head[1]
@@ -100,10 +121,10 @@ local function open_several(keys, read, write)
         record = lined.left(record, other, {id}, key)
         write(other, record)
       end
-      if record and (is_head or string.find(record, '^s|')) and redis.pcall('XLEN', key) == 0 then
+      if is_head then
+        go_on(other, key, record)
+      elseif record and string.find(record, '^s|') and redis.pcall('XLEN', key) == 0 then
         write(other, false, key)
-      elseif is_head then
-        rouse(other, key, record)
       end
     end
     return freed
