@@ -30,7 +30,7 @@ from command_bus.handlers.registry import HandlerRegistry, default_registry
 from command_bus.messages.event import Published, PublishOptions
 from command_bus.messages.message import Event, Message
 from command_bus.messages.options import CallOptions, DispatchOptions, FollowedCallOptions
-from command_bus.messages.outgoing import Envelope, RawEnvelope
+from command_bus.messages.outgoing import Envelope, OtherEntities, RawEnvelope
 from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.middleware import Middleware
 from command_bus.notifications.notifications import Notifications
@@ -280,13 +280,15 @@ class CommandBus:
         payload: Mapping[str, Any],
         *,
         version: int = 1,
+        others: OtherEntities = (),
         **options: Unpack[DispatchOptions],
     ) -> Receipt[Any]:
         """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity.
 
-        `version` is that of the payload's fields, if the class has versions (see `upcasts`). The options are those of `dispatch`.
+        `version` is that of the payload's fields, if the class has versions (see `upcasts`); `others` are types and ids of the further entities
+        of a class that has several, in the order of its fields. The options are those of `dispatch`.
         """
-        return await self.sender.dispatch_raw(entity_type, entity_id, name, payload, version, options)
+        return await self.sender.dispatch_raw(RawEnvelope(entity_type, entity_id, name, payload, version, options, others))
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
         """Accept many commands in few steps; the order of an entity's commands is kept.
@@ -335,7 +337,9 @@ class CommandBus:
     ) -> Published:
         """Publish without the event's class: handlers of its class validate the fields. The options are those of `publish`."""
         builder = self.sender.builder
-        return await self.sender.publish(builder.raw(entity_type, entity_id, name, fields, version, of_event(options)))
+        return await self.sender.publish(
+            builder.raw(RawEnvelope(entity_type, entity_id, name, fields, version, of_event(options)))
+        )
 
     async def call(
         self,
@@ -378,13 +382,14 @@ class CommandBus:
         payload: Mapping[str, Any],
         *,
         version: int = 1,
+        others: OtherEntities = (),
         **options: Unpack[CallOptions],
     ) -> Any:
         """Call without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity.
 
-        The options are those of `call`, but for `on_progress`.
+        `version` and `others` are as for `dispatch_raw`; the options are those of `call`, but for `on_progress`.
         """
-        return await self.sender.call_raw(entity_type, entity_id, name, payload, version, **options)
+        return await self.sender.call_raw(RawEnvelope(entity_type, entity_id, name, payload, version, others=others), **options)
 
     @overload
     async def result(self, command_id: str | UUID, command_type: type[Message[R]], *, timeout: float = ...) -> R: ...

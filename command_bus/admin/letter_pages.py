@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from command_bus.admin.info import DeadLetter
 from command_bus.errors import InvalidCommand, InvalidSettings
-from command_bus.messages.message import Message, canonical_entity_id
+from command_bus.messages.message import Message, canonical_entity_id, other_entities
 from command_bus.messages.policies import parts_of_delivery
 from command_bus.serialization.announcements import CommandInfo, read_description
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, pack_envelope
-from command_bus.serialization.envelope_options import VERSION
+from command_bus.serialization.envelope_options import OTHERS, VERSION
 from command_bus.serialization.json_fields import JsonFields
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for
@@ -159,13 +159,15 @@ async def edited_envelope(
     """
     limits = PayloadLimits(max_bytes=session.settings.max_payload, max_nesting=session.settings.max_nesting)
     if isinstance(payload, Message):
-        packed, entity_id, version = _of_class(envelope, payload, limits)
+        packed, entities, version = _of_class(envelope, payload, limits)
     else:
-        packed, entity_id, version = await _of_mapping(session, envelope, payload, limits)
-    if entity_id != envelope.entity_id:
+        packed, entities, version = await _of_mapping(session, envelope, payload, limits)
+    stands = (envelope.entity_id, *(entity_id for _, entity_id in OTHERS.of(envelope.options)))
+    if entities != stands:
+        given, has = (", ".join(map(repr, each)) for each in (entities, stands))
         raise InvalidCommand(
-            f"{envelope.name}: the payload is of entity {entity_id!r}, the letter of {envelope.entity_id!r}: a replay moves no command to "
-            "another entity. Discard the letter and dispatch a new command"
+            f"{envelope.name}: the payload is of entity {given}, the letter of {has}: a replay moves no command to another entity. Discard the "
+            "letter and dispatch a new command"
         )
     headers = {**(envelope.headers or {}), EDITED: letter_id}
     options = VERSION.replaced(envelope.options, version)
@@ -185,23 +187,29 @@ def _protected(session: Session, envelope: WireEnvelope) -> bytes:
     return pack_envelope(envelope) if protection is None else protection.pack(envelope)
 
 
-def _of_class(envelope: WireEnvelope, message: Message[Any], limits: PayloadLimits) -> tuple[bytes, str | None, int]:
+_Entities = tuple[str | None, ...]
+"""Ids of the entities of a command, the home first."""
+
+
+def _of_class(envelope: WireEnvelope, message: Message[Any], limits: PayloadLimits) -> tuple[bytes, _Entities, int]:
     spec = type(message).spec()
     if spec.name != parts_of_delivery(envelope.name)[0]:
         raise InvalidCommand(f"the letter is of {envelope.name!r}, and the payload is a {spec.name!r}")
     entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
-    return codec_for(type(message)).encode(message, limits), entity_id, spec.version
+    others = (each for _, each in message.entity_ids())
+    return codec_for(type(message)).encode(message, limits), (entity_id, *others), spec.version
 
 
 async def _of_mapping(
     session: Session, envelope: WireEnvelope, payload: Mapping[str, Any], limits: PayloadLimits
-) -> tuple[bytes, str | None, int]:
+) -> tuple[bytes, _Entities, int]:
     if not isinstance(payload, Mapping):
         raise InvalidCommand(f"the payload of {envelope.name!r} is a mapping of field names to values")
     info = await _announced(session, envelope.name)
     fields = JsonFields(info.schema).read(envelope.name, dict(payload))
     entity_id = None if info.key is None else canonical_entity_id(fields.get(info.key))
-    return pack(fields, limits), entity_id, info.version
+    others = other_entities(info.entity, entity_id, info.others(fields))
+    return pack(fields, limits), (entity_id, *(each for _, each in others)), info.version
 
 
 async def _announced(session: Session, name: str) -> CommandInfo:

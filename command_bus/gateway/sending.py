@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
@@ -253,7 +254,7 @@ def _raw(known: KnownCommand, given: Any, prefix: str) -> RawEnvelope:
         return RawEnvelope(None, None, known.name, fields, info.version)
     if info.key not in fields:  # the announced schema did not require it
         raise _wrong(known.name, [(prefix + info.key, "is missing")])
-    return RawEnvelope(info.entity, fields[info.key], known.name, fields, info.version)
+    return RawEnvelope(info.entity, fields[info.key], known.name, fields, info.version, others=info.others(fields))
 
 
 def _wrong(name: str, found: list[tuple[str, str]]) -> Problem:
@@ -291,7 +292,7 @@ def _item(incoming: Incoming, number: int, known: KnownCommand, item: BatchItem)
         prefix = f"commands.{number}.fields."
         if known.kind is None:
             raw = _raw(known, item.fields, prefix)
-            return RawEnvelope(raw.entity_type, raw.entity_id, raw.name, raw.payload, raw.version, options)
+            return replace(raw, options=options)
         command = _message(known, known.kind, item.fields, prefix)
     except Problem as problem:
         problem.members["index"] = number
@@ -307,7 +308,13 @@ async def _dispatch(incoming: Incoming, command: Message[Any] | RawEnvelope, ask
     options["command_id"], options["headers"] = asked.command_id, asked.headers
     if isinstance(command, RawEnvelope):
         return await incoming.bus.dispatch_raw(
-            command.entity_type, command.entity_id, command.name, command.payload, version=command.version, **options
+            command.entity_type,
+            command.entity_id,
+            command.name,
+            command.payload,
+            version=command.version,
+            others=command.others,
+            **options,
         )
     return await incoming.bus.dispatch(command, **options)
 
@@ -338,7 +345,13 @@ async def _call(incoming: Incoming, command: Message[Any] | RawEnvelope, wait: f
     try:
         if isinstance(command, RawEnvelope):
             reply = await incoming.bus.call_raw(
-                command.entity_type, command.entity_id, command.name, command.payload, version=command.version, **given
+                command.entity_type,
+                command.entity_id,
+                command.name,
+                command.payload,
+                version=command.version,
+                others=command.others,
+                **given,
             )
         else:
             typed = await incoming.bus.call(command, **given)

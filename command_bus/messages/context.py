@@ -430,7 +430,7 @@ class Running:
         attempt: The number of this start; for logs, as the next.
         worker: Who runs it.
         callers: Mailboxes and activations of the handlers that wait for what it calls and have places of limits: itself, and its callers.
-        chain: Mailboxes of the handlers that wait for it, the outermost first.
+        chain: Mailboxes of the handlers that wait for it, the outermost first, and further ones of its own.
         lends_beyond: Whether its slot is lent although no more may be: another handler waits for its reply, say.
         make_lending: Makes what lends its slot while it waits for the bus, or None: it holds no slot.
         lending: That, once it has waited.

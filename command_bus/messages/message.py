@@ -293,11 +293,30 @@ class Message(BaseModel, Generic[Reply_co]):
         key = type(self).spec().key
         return None if key is None else canonical_entity_id(getattr(self, key))
 
-    def entity_ids(self) -> list[tuple[str, str]]:
+    def entity_ids(self) -> tuple[tuple[str, str], ...]:
         """Return type and canonical id of each further entity in whose line this message stands, in the order of its fields."""
         spec = type(self).spec()
-        named = [(entity, canonical_entity_id(getattr(self, key, None))) for entity, key in spec.others]
-        return [each for each in dict.fromkeys(named) if each != (spec.entity, self.entity_id())]
+        others = [(entity, getattr(self, key, None)) for entity, key in spec.others]
+        return other_entities(spec.entity, self.entity_id(), others) if others else ()
+
+
+def other_entities(
+    entity_type: str | None, entity_id: str | None, others: Sequence[tuple[str, Any]]
+) -> tuple[tuple[str, str], ...]:
+    """Return types and canonical ids of further entities than a command's first one: each once, and not that again.
+
+    Raises:
+        InvalidCommand: There are too many, there is no first, or one is none.
+    """
+    try:
+        named = [(check_entity_type(of, declared=True), canonical_entity_id(each)) for of, each in others]
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidCommand):
+            raise
+        raise InvalidCommand(f"others: pairs of an entity type and an id, not {shown(others)}") from None
+    if named and (entity_type is None or len(named) >= MOST_ENTITIES):
+        raise InvalidCommand(f"others: at most {MOST_ENTITIES - 1} further entities, of a command that has a first one")
+    return tuple(each for each in dict.fromkeys(named) if each != (entity_type, entity_id))
 
 
 def reply_of(message: Message[Any]) -> Any:

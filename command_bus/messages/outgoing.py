@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -14,6 +14,9 @@ from command_bus.messages.options import DispatchOptions
 from command_bus.messages.policies import Priority
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
+
+OtherEntities = Sequence[tuple[str, str | int]]
+"""Types and ids of entities."""
 
 M_co = TypeVar("M_co", bound=Message[Any], covariant=True)
 
@@ -62,6 +65,7 @@ class RawEnvelope:
         payload: Its fields.
         version: Number of the form that the fields have, if the class has versions (see `upcasts`).
         options: Those of `dispatch_raw`.
+        others: Types and ids of the further entities in whose lines it stands, in the order of the fields of its class.
     """
 
     entity_type: str | None
@@ -70,6 +74,7 @@ class RawEnvelope:
     payload: Mapping[str, Any]
     version: int = 1
     options: DispatchOptions = field(default_factory=DispatchOptions)
+    others: OtherEntities = ()
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from command_bus.clock import time_of
 from command_bus.errors import InvalidSettings, UnknownSchedule
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.message import Message
-from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.messages.outgoing import OutgoingMessage, RawEnvelope
 from command_bus.messages.schedule_declarations import DeclaredSchedule, PutOptions, checked_name, split_options
 from command_bus.messages.schedule_specs import Cron, Every
 from command_bus.scheduling.firing import ScheduleFiring
@@ -99,7 +99,7 @@ class Schedules(OnSession):
         declared = DeclaredSchedule(name, None, spec, policy, 0)
         builder = self._sender.builder
         return await self._put_by_hand(
-            declared, builder.raw(entity_type, entity_id, command, payload, version, {"command_id": name, **sending})
+            declared, builder.raw(RawEnvelope(entity_type, entity_id, command, payload, version, {"command_id": name, **sending}))
         )
 
     async def _put_by_hand(self, declared: DeclaredSchedule, out: OutgoingMessage) -> ScheduleInfo:

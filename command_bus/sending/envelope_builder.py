@@ -25,6 +25,7 @@ from command_bus.messages.message import (
     canonical_entity_id,
     check_entity_type,
     check_wire_name,
+    other_entities,
 )
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
@@ -149,7 +150,7 @@ class EnvelopeBuilder:
         if spec.fair_by is not None:
             out.tenant = tenant_of(getattr(message, spec.fair_by, None))
         if spec.others:
-            OTHERS.put(out.options, message.entity_ids() or ())
+            OTHERS.put(out.options, message.entity_ids())
         return give(out, options, route.history)
 
     def event(self, event: Event, options: PublishOptions | None = None) -> OutgoingMessage:
@@ -169,20 +170,13 @@ class EnvelopeBuilder:
             out.tenant = tenant_of(getattr(event, spec.fair_by, None))
         return give(out, of_event(options or {}), self._settings.history_of(spec, spec.entity))
 
-    def raw(
-        self,
-        entity_type: str | None,
-        entity_id: str | int | None,
-        name: str,
-        payload: Mapping[str, Any],
-        version: int,
-        options: DispatchOptions,
-    ) -> OutgoingMessage:
-        """Return a message made without its class, checked and encoded.
+    def raw(self, raw: RawEnvelope, options: DispatchOptions | None = None) -> OutgoingMessage:
+        """Return a message made without its class, checked and encoded; with these options, if they are given, instead of its own.
 
         Raises:
             InvalidCommand: A part of it is not what it may be.
         """
+        entity_type, entity_id, name, payload = raw.entity_type, raw.entity_id, raw.name, raw.payload
         if (entity_type is None) != (entity_id is None):
             raise InvalidCommand("an entity has a type and an id: give both, or neither for a message that runs freely")
         if not isinstance(payload, Mapping) or not all(isinstance(key, str) for key in payload):
@@ -193,8 +187,10 @@ class EnvelopeBuilder:
             None if entity_id is None else canonical_entity_id(entity_id),
             pack(dict(payload), self.limits),
         )
-        VERSION.put(out.options, checked_version(version))
-        return give(out, options, self._settings.history_of(None, out.entity_type))
+        VERSION.put(out.options, checked_version(raw.version))
+        if raw.others:
+            OTHERS.put(out.options, other_entities(out.entity_type, out.entity_id, raw.others))
+        return give(out, raw.options if options is None else options, self._settings.history_of(None, out.entity_type))
 
     def envelope(
         self, out: OutgoingMessage, flags: int = 0, correlation_id: str | None = None, running: Running | None = None
@@ -233,8 +229,10 @@ class EnvelopeBuilder:
             InvalidCommand: Its headers are too large.
         """
         running, mailbox = running_command(), self.mailbox_for(out)
+        others = self._others(out, mailbox)
         if running is not None:
-            check_running(out, running, mailbox)
+            for each in (mailbox, *(other for other, _ in others)):
+                check_running(out, running, each)
         envelope = self.envelope(out, GIVEN_ID if out.given_id else 0, running=running)
         unique = None if out.unique is None else UniqueSubmission.of(out.unique, envelope, mailbox)
         return Submission(
@@ -249,7 +247,7 @@ class EnvelopeBuilder:
             None if out.deadline is None else partial(self._renewed, envelope, out.deadline, unique),
             envelope_flow(envelope, out.tenant),
             unique,
-            self._others(out, mailbox),
+            others,
         )
 
     def _others(self, out: OutgoingMessage, home: str) -> tuple[tuple[str, int], ...]:
@@ -341,7 +339,7 @@ class EnvelopeBuilder:
         if isinstance(item, OutgoingMessage):
             return item
         if isinstance(item, RawEnvelope):
-            return self.raw(item.entity_type, item.entity_id, item.name, item.payload, item.version, item.options)
+            return self.raw(item)
         if isinstance(item, Envelope):
             options = {name: getattr(item, name) for name in DispatchOptions.__annotations__}
             return self.outgoing(item.command, cast("DispatchOptions", options))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, Unpack
 from uuid import UUID
@@ -86,17 +86,8 @@ class Sender:
         out = self._builder.outgoing(command, options)
         return await self._accepted(out, command, is_kept=options.get("keep_result") or type(command).spec().durable)
 
-    async def dispatch_raw(
-        self,
-        entity_type: str | None,
-        entity_id: str | int | None,
-        name: str,
-        payload: Mapping[str, Any],
-        version: int,
-        options: DispatchOptions,
-    ) -> Receipt[Any]:
-        out = self._builder.raw(entity_type, entity_id, name, payload, version, options)
-        return await self._accepted(out, None, is_kept=options.get("keep_result"))
+    async def dispatch_raw(self, raw: RawEnvelope) -> Receipt[Any]:
+        return await self._accepted(self._builder.raw(raw), None, is_kept=raw.options.get("keep_result"))
 
     async def _accepted(self, out: OutgoingMessage, command: Message[Any] | None, *, is_kept: bool | None) -> Receipt[Any]:
         ask = (
@@ -162,19 +153,9 @@ class Sender:
         value: R = await exchange
         return value
 
-    async def call_raw(
-        self,
-        entity_type: str | None,
-        entity_id: str | int | None,
-        name: str,
-        payload: Mapping[str, Any],
-        version: int,
-        timeout: float | None = None,
-        **options: Unpack[DispatchOptions],
-    ) -> Any:
+    async def call_raw(self, raw: RawEnvelope, timeout: float | None = None, **options: Unpack[DispatchOptions]) -> Any:
         check_names(options, CallOptions)
-        out = self._builder.raw(entity_type, entity_id, name, payload, version, options)
-        return await self._exchange(out, Any, timeout)
+        return await self._exchange(self._builder.raw(raw, options), Any, timeout)
 
     async def result(self, command_id: str | UUID, command_type: type[Message[Any]] | None, timeout: float) -> Any:
         name, reply = ("", Any) if command_type is None else (command_type.spec().name, command_type.spec().reply)

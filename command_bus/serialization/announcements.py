@@ -49,7 +49,13 @@ def read_description(name: str, record: bytes, workers: tuple[str, ...]) -> Comm
         reply=sound_schema(facts.get("reply")),
         workers=workers,
         version=_version(facts.get("version", 1)),
+        also=_also(facts.get("also", ())),
     )
+
+
+def _also(found: Any) -> tuple[tuple[str, str], ...]:
+    pairs = found if isinstance(found, list) else []
+    return tuple((each[0], each[1]) for each in pairs if isinstance(each, list) and [*map(type, each)] == [str, str])
 
 
 def _version(found: Any) -> int:
@@ -126,6 +132,7 @@ class CommandInfo:
         reply: JSON Schema of its reply; None if JSON Schema cannot describe it.
         workers: The live workers that handle it.
         version: Number of the form that its fields have (see `upcasts`).
+        also: Types of further entities in whose lines it stands, each with the field that holds the id.
     """
 
     name: str
@@ -138,6 +145,11 @@ class CommandInfo:
     reply: Mapping[str, Any] | None
     workers: tuple[str, ...]
     version: int = 1
+    also: tuple[tuple[str, str], ...] = ()
+
+    def others(self, fields: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+        """Return types and ids of the further entities of a command with these fields."""
+        return tuple((entity, fields.get(key)) for entity, key in self.also)
 
 
 _LIMITS = PayloadLimits(max_bytes=1024 * 1024)

@@ -24,7 +24,7 @@ from command_bus.messages.context import running_command
 from command_bus.messages.event import Published, PublishOptions
 from command_bus.messages.message import Event, Message
 from command_bus.messages.options import DispatchOptions, FollowedCallOptions
-from command_bus.messages.outgoing import Envelope, RawEnvelope
+from command_bus.messages.outgoing import Envelope, OtherEntities, RawEnvelope
 from command_bus.messages.receipts import BatchResult, Receipt
 from command_bus.testing.assertions import Noted
 from command_bus.testing.clock import VirtualClock
@@ -112,11 +112,12 @@ class TestBus(Noted):
         payload: Mapping[str, Any],
         *,
         version: int = 1,
+        others: OtherEntities = (),
         **options: Unpack[DispatchOptions],
     ) -> Receipt[Any]:
         """Dispatch without the command's class, for example as an older version was sent; see `CommandBus.dispatch_raw`."""
         bus = await self._processes.sender()
-        return await bus.dispatch_raw(entity_type, entity_id, name, payload, version=version, **options)
+        return await bus.dispatch_raw(entity_type, entity_id, name, payload, version=version, others=others, **options)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
         """Dispatch commands together; see `CommandBus.dispatch_batch`."""

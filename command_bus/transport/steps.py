@@ -184,6 +184,14 @@ class Started:
     run: RunNotes = NO_RUN
 
     @property
+    def others(self) -> tuple[str, ...]:
+        """Further mailboxes in which it stands, as a command of several entities."""
+        for name, value in zip(self.raw[2::2], self.raw[3::2], strict=False):
+            if name == b"w":
+                return tuple(each.partition("=")[0] for each in value.decode("utf-8", "backslashreplace").split())
+        return ()
+
+    @property
     def first_ms(self) -> int:
         """The server's time of the first start."""
         return self.snoozes.first_ms or abs(self.first)

@@ -27,7 +27,7 @@ from command_bus.messages.state import EntityState
 from command_bus.randomness import JITTER
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
-from command_bus.serialization.envelope_options import CALLERS, DURABLE, HISTORY
+from command_bus.serialization.envelope_options import CALLERS, DURABLE, HISTORY, OTHERS
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, compressed, printable, reading_limits
 from command_bus.serialization.models import newer_version, reply_codec_for
 from command_bus.serialization.protection import Protection, Signatures
@@ -48,7 +48,7 @@ from command_bus.serialization.reply import (
 )
 from command_bus.serialization.states import StateCodec
 from command_bus.settings import BusSettings
-from command_bus.transport.mailboxes import stands_in
+from command_bus.transport.mailboxes import mailbox_name, stands_in
 from command_bus.transport.marks import accepted_ms
 from command_bus.transport.retention import Retention
 from command_bus.transport.steps import (
@@ -183,6 +183,7 @@ class Decisions:
             return self._unknown(started, envelope, "no_handler", newer)
         try:
             message = self._bindings.message(bound, envelope)
+            self._check_lines(started, envelope, mailbox)
         except InvalidCommand as error:
             return self._invalid(started, envelope, bound.handler.spec, error)
         return Runnable(
@@ -449,6 +450,22 @@ class Decisions:
         if stands_in(mailbox, envelope.entity_type, envelope.entity_id, envelope.command_id, policy):
             return None
         return "it was signed for another entity than that in whose line it stands"
+
+    def _check_lines(self, started: Started, envelope: WireEnvelope, mailbox: str) -> None:
+        """Check that a command stands in the lines of all its entities.
+
+        Raises:
+            InvalidCommand: It does not.
+        """
+        if not (started.raw or envelope.options):
+            return
+        named = {
+            mailbox_name(entity, each, self._recorded(entity) or self._settings.entity(entity).mailbox)
+            for entity, each in OTHERS.of(envelope.options)
+        }
+        if named - {mailbox} != {*started.others}:
+            lines, names = (", ".join(sorted(each)) or "none" for each in (started.others, named))
+            raise InvalidCommand(f"besides its own it stands in these lines: {lines}; its envelope names: {names}")
 
     def _forged(self, started: Started, envelope: WireEnvelope, fault: str) -> Step:
         text = f"bad signature: {fault}"

@@ -465,7 +465,7 @@ class Executor:
             run.started.attempt,
             self.worker,
             run.callers if envelope.options or lease.has_place or lease.is_limited else CALLERS.default,
-            CHAIN.of(envelope.options),
+            (*CHAIN.of(envelope.options), *run.started.others),
             run.lends_beyond or run.serves_handler,
             self._lend_place if handler.is_async else self._lend_place_and_thread,
         )

@@ -193,7 +193,7 @@ class Bindings:
             raise InvalidCommand(
                 f"sequenced for entity {envelope.entity_type}:{envelope.entity_id}, but its payload names {spec.entity}:{named}"
             )
-        if (spec.others or envelope.options) and (stands := OTHERS.of(envelope.options)) != tuple(message.entity_ids()):
+        if (spec.others or envelope.options) and (stands := OTHERS.of(envelope.options)) != message.entity_ids():
             lines, names = (", ".join(map(":".join, each)) or "none" for each in (stands, message.entity_ids()))
             raise InvalidCommand(f"besides its own it stands in the lines of these entities: {lines}; its payload names: {names}")
         return message

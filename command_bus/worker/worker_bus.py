@@ -90,6 +90,8 @@ def describe_message(kind: type[Message[Any]], settings: BusSettings) -> bytes |
     facts: dict[str, Any] = {"entity": spec.entity, "key": spec.key, "delivery": policy.delivery, "schema": schema}
     if spec.version > 1:
         facts["version"] = spec.version
+    if spec.others:
+        facts["also"] = spec.others
     facts |= describe_command(kind, spec, policy)
     return json.dumps(facts, sort_keys=True, default=str).encode()
 

@@ -213,8 +213,12 @@ def put(
         message = message_from_class(bus, command, values)
         if message is not None:
             return await bus.schedules.put(name, message, spec, **options)
-        kind, entity_id, sent, version = await announced_fields(bus, command, values)
-        return await bus.schedules.put_raw(name, kind, entity_id, command, sent, spec, version=version, **options)
+        raw = await announced_fields(bus, command, values)
+        if raw.others:
+            raise usage_error(f"{command} is of several entities: let a handler of one entity dispatch it")
+        return await bus.schedules.put_raw(
+            name, raw.entity_type, raw.entity_id, command, raw.payload, spec, version=raw.version, **options
+        )
 
     info: ScheduleInfo = act_on_bus(target, "Put schedule", f"schedule {name}", act)
     return Answer(info, f"{name}: {info.times}, next {format_time_and_age(info.next_at_ms)}")

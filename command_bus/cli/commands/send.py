@@ -22,6 +22,7 @@ from command_bus.errors import InvalidCommand
 from command_bus.messages.event import Published, PublishOptions
 from command_bus.messages.message import Event, Message, is_internal
 from command_bus.messages.options import CallOptions, DispatchOptions
+from command_bus.messages.outgoing import RawEnvelope
 from command_bus.messages.receipts import Receipt
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.unique import Unique
@@ -194,8 +195,10 @@ def send(
         message = message_from_class(bus, command, values)
         if message is not None:
             return await bus.dispatch(message, **options)
-        kind, entity_id, sent, version = await announced_fields(bus, command, values)
-        return await bus.dispatch_raw(kind, entity_id, command, sent, version=version, **options)
+        raw = await announced_fields(bus, command, values)
+        return await bus.dispatch_raw(
+            raw.entity_type, raw.entity_id, command, raw.payload, version=raw.version, others=raw.others, **options
+        )
 
     receipt = on_bus(target, work, sends=True)
     return Answer(receipt, receipt_text(receipt))
@@ -237,8 +240,10 @@ def call(
         message = message_from_class(bus, command, values)
         if message is not None:
             return _reply_data(message, await bus.call(message, **options))
-        kind, entity_id, sent, version = await announced_fields(bus, command, values)
-        return await bus.call_raw(kind, entity_id, command, sent, version=version, **options)
+        raw = await announced_fields(bus, command, values)
+        return await bus.call_raw(
+            raw.entity_type, raw.entity_id, command, raw.payload, version=raw.version, others=raw.others, **options
+        )
 
     echo(to_json(on_bus(target, work, sends=True)))
 
@@ -283,10 +288,10 @@ def publish(
             if message is not None or event in {each.name for each in announced}:
                 raise usage_error(f"a field of {event} has the id of its entity: leave out --entity")
             return await bus.publish_raw(*named, event, values, **options)
-        kind, entity_id, sent, version = _read_fields(announced, event, values, "; --entity TYPE:ID publishes it unchecked")
-        if kind is None:
+        raw = _read_fields(announced, event, values, "; --entity TYPE:ID publishes it unchecked")
+        if raw.entity_type is None or raw.entity_id is None:
             raise usage_error(f"{event} is announced without an entity, which every event has")
-        return await bus.publish_raw(kind, entity_id, event, sent, version=version, **options)
+        return await bus.publish_raw(raw.entity_type, raw.entity_id, event, raw.payload, version=raw.version, **options)
 
     published = on_bus(target, work, sends=True)
     names = ", ".join(published.subscriptions)
@@ -385,8 +390,8 @@ def _reply_data(message: Message[Any], reply: Any) -> Any:
     return unpack(reply_codec_for(type(message).spec().reply).encode(reply))
 
 
-async def announced_fields(bus: CommandBus, name: str, given: dict[str, Any]) -> tuple[str | None, Any, dict[str, Any], int]:
-    """Read the fields by the announced schema, and return the entity type, its id, the fields as they travel and their version.
+async def announced_fields(bus: CommandBus, name: str, given: dict[str, Any]) -> RawEnvelope:
+    """Read the fields by the announced schema, and return the command with them, as they travel.
 
     Raises:
         typer.Exit: No worker announced the command, or fields are wrong.
@@ -397,9 +402,7 @@ async def announced_fields(bus: CommandBus, name: str, given: dict[str, Any]) ->
     return _read_fields(announced, name, given)
 
 
-def _read_fields(
-    announced: Sequence[CommandInfo], name: str, given: dict[str, Any], otherwise: str = ""
-) -> tuple[str | None, Any, dict[str, Any], int]:
+def _read_fields(announced: Sequence[CommandInfo], name: str, given: dict[str, Any], otherwise: str = "") -> RawEnvelope:
     from command_bus.serialization.json_fields import JsonFields
 
     info = next((each for each in announced if each.name == name), None)
@@ -412,7 +415,7 @@ def _read_fields(
     except InvalidCommand as error:
         raise usage_error(error.message) from None
     if info.key is None:
-        return None, None, values, info.version
+        return RawEnvelope(None, None, name, values, info.version)
     if info.key not in values:  # the announced schema did not require it
         raise usage_error(f"{name}: {info.key} is missing")
-    return info.entity, values[info.key], values, info.version
+    return RawEnvelope(info.entity, values[info.key], name, values, info.version, others=info.others(values))

@@ -105,6 +105,12 @@ def check_taken(
     for name in options.columns:
         if name not in fields:
             raise InvalidSettings(f"option columns feeds {name!r}, but {names} has the fields {', '.join(fields)}")
+    for mapping in mappings.values():
+        if mapping.spec.others:
+            raise InvalidSettings(
+                f"{mapping.spec.name} is of several entities: the rows of one belong to two partitions, so that no order of theirs is kept. "
+                "Load commands of one entity whose handler dispatches it"
+            )
     if options.entity_column is not None and all(mapping.spec.key is None for mapping in mappings.values()):
         raise InvalidSettings(f"option entityColumn = {options.entity_column!r}: {names} has no entity")
     unread = {column.casefold(): column for column in columns if column not in read}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
 from command_bus import (
     BusSettings,
+    CallCycle,
     Command,
     CommandContext,
     Draining,
@@ -24,7 +25,7 @@ from command_bus import (
 )
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
-from tests.conformance.several.commands import Deposit, Log, Pay, Transfer, depth_of, has_letters, is_empty
+from tests.conformance.several.commands import ONCE, Deposit, Log, Pay, Transfer, depth_of, has_letters, is_empty
 
 
 async def test_it_is_accepted_in_all_lines_or_in_none(sandbox: Sandbox, log: Log) -> None:
@@ -120,6 +121,57 @@ async def test_shard_by_brings_entities_of_one_owner_into_one_shard(sandbox: San
     for owner in range(12):
         assert log.ended[f"c-{owner}/a"] == ["1", "3"]
         assert log.ended[f"c-{owner}/b"] == ["1", "pay"]
+
+
+async def test_without_its_class_it_names_all_its_entities(sandbox: Sandbox, log: Log) -> None:
+    async with sandbox.bus() as bus, bus.worker():
+        fields = {"source": "a-1", "target": "a-2", "note": "raw"}
+        await bus.dispatch_raw("account", "a-1", "Transfer", fields, others=[("account", "a-2")])
+        assert await bus.call_raw("account", "a-1", "Transfer", fields, others=[("account", "a-2")], timeout=5) == "raw"
+        wrong: list[Any] = [[("account", "a-3")], [("account", "a-2"), ("account", "a-3")], [("account", "a-1")]]
+        for others in wrong:
+            await bus.dispatch_raw("account", "a-1", "Transfer", fields, others=others)
+        await until(lambda: has_letters(bus, 1))  # it parks, and the others wait behind it
+        for others in (
+            *[[each] for each in ("account", ("account",), ("a b", "c"), ("account", ""), ("account", 1.5))],
+            [("account", "a")] * 9,
+        ):
+            with pytest.raises(InvalidCommand):
+                await bus.dispatch_raw("account", "a-1", "Transfer", fields, others=others)  # type: ignore[arg-type]
+        (info,) = [each for each in await bus.fleet.commands() if each.name == "Transfer"]
+        assert info.others(fields) == (("account", "a-2"),)
+    assert log.ended == {"a-1": ["raw", "raw"], "a-2": ["raw", "raw"]}
+
+
+async def test_an_edited_replay_moves_it_to_no_other_entity(sandbox: Sandbox, log: Log) -> None:
+    log.failing["2"] = 3
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Transfer(source="a-1", target="a-2", note="2"))
+        await until(lambda: has_letters(bus, 1))
+        (letter,) = [each async for each in bus.dead_letters.list()]
+        for payload in (Transfer(source="a-1", target="a-3", note="3"), {"source": "a-1", "target": "a-3", "note": "3"}):
+            with pytest.raises(InvalidCommand, match="another entity"):
+                await bus.dead_letters.replay(letter.id, payload=payload)
+        await bus.dead_letters.replay(letter.id, payload={"source": "a-1", "target": "a-2", "note": "mended"})
+        await until(lambda: is_empty(bus))
+    assert log.ended == {"a-1": ["mended"], "a-2": ["mended"]}
+
+
+async def test_a_call_to_one_of_its_own_entities_is_refused(sandbox: Sandbox, log: Log) -> None:
+    class Audits(Command[None], entity="account", retry=ONCE):
+        first: EntityId
+        second: EntityId
+
+    @sandbox.registry.handles(Audits)
+    async def audits(command: Audits, context: CommandContext) -> None:
+        for called in (Deposit(account="a-1"), Deposit(account="a-2"), Transfer(source="a-9", target="a-2")):
+            with pytest.raises(CallCycle):
+                await context.bus.call(called, timeout=1)
+        log.ended["audits"].append("done")
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.call(Audits(first="a-1", second="a-2"), timeout=5)
+    assert log.ended["audits"] == ["done"]
 
 
 def test_classes_that_name_several_entities_are_checked() -> None:
