@@ -27,7 +27,7 @@ demo-checkout: ## orders over three services: a payment provider that fails, a p
 demo-ledger: ## transfers in PostgreSQL through outbox, bus and inbox; tellers, relays, workers are killed, connections cut
 	@$(SETUP) demo-ledger $(ARGS)
 
-demo-together: ## an event with three subscriptions, one of them parked, and a chord of pictures; a worker is killed each second
+demo-together: ## an event with three subscriptions, one of them parked, transfers between accounts, and a chord of pictures; a worker is killed each second
 	@$(SETUP) demo-together $(ARGS)
 
 test:       ## the tests but the slow ones, those of Spark where there is a Java 17 (ARGS="-k word -x" is passed on to pytest)

@@ -1,4 +1,4 @@
-"""A worker: takes orders, tells three subscriptions, paints. `python -m examples.together.clerk CONCURRENCY`.
+"""A worker: takes orders, tells three subscriptions, moves money, paints. `python -m examples.together.clerk CONCURRENCY`.
 
 What a subscription does is a line in a file, written at once: the proof counts them.
 """
@@ -15,6 +15,7 @@ from pydantic import Field
 
 from command_bus import BusSettings, Command, CommandBus, CommandContext, EntityId, Event, HandlerRegistry, RawEvent, RetryPolicy
 from examples.flights.worker import main
+from examples.together.bank import FILE, Transfer, move
 
 __all__ = ["ACROSS", "OUT", "STUCK", "Frame", "Paint", "Place", "Placed", "painted", "picture", "registry_for"]
 
@@ -75,6 +76,10 @@ def registry_for(folder: Path) -> HandlerRegistry:
     @registry.subscribes("mail", "order.*", retry=_PATIENT)
     async def mail(event: RawEvent, context: CommandContext) -> None:
         note(context, event.entity_id(), event.fields["number"])
+
+    @registry.handles(Transfer)
+    def transfer(command: Transfer, context: CommandContext) -> None:
+        move(folder / FILE, command, context)
 
     @registry.handles(Paint)
     def paint(command: Paint) -> bytes:

@@ -1,4 +1,4 @@
-"""One run: orders are placed, workers killed, a parked line is repaired; then tiles are painted and bound."""
+"""One run: orders are placed, money is moved, workers killed, a parked line is repaired; then tiles are painted and bound."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from examples.flights.fleet import Fleet
 from examples.flights.program import Result
 from examples.flights.stage import Stage, Stalled, open_stage
 from examples.flights.verdict import Check, equal
+from examples.together.bank import FILE, Transfer, balances, by_hand, open_accounts, transfers
 from examples.together.clerk import ACROSS, OUT, STUCK, Frame, Paint, Place, painted, picture
 
 __all__ = ["Options", "run"]
@@ -53,27 +54,35 @@ async def run(options: Options, console: Console) -> Result:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("stock", "invoice", "mail", "repaired", "sheet.png"):
         (folder / name).unlink(missing_ok=True)
+    open_accounts(folder / FILE)
     async with open_stage("together", options.url, lease=_LEASE, backlog=1_000_000) as stage:
         began = time.monotonic()
         async with Fleet("examples.together.clerk", 2, 16, {**stage.environment, OUT: str(folder)}, folder / "logs") as fleet:
-            placed = await _orders(stage, fleet, options, console)
+            placed, sent = await _orders(stage, fleet, options, console)
             checks = await _while_parked(stage.bus, folder, placed, console)
             (folder / "repaired").touch()
             replayed = await stage.bus.dead_letters.replay_all(parked=True)
             await stage.bus.wait_idle(_PATIENCE)
-            checks += [equal("invoice", "lines repaired and replayed", replayed, 1), *_told(folder, placed)]
+            checks += [
+                equal("invoice", "lines repaired and replayed", replayed, 1),
+                *_told(folder, placed),
+                *_moved(folder, sent),
+            ]
             checks += await _painted(stage.bus, fleet, folder, console)
         left = await stage.bus.stats()
         checks.append(equal("bus", "commands left, and dead letters", left.depth + left.dead_letters, 0))
         return Result(checks, time.monotonic() - began, len(fleet.killed), stage.server, [f"the sheet is {folder / 'sheet.png'}"])
 
 
-async def _orders(stage: Stage, fleet: Fleet, options: Options, console: Console) -> int:
-    """Place orders and kill workers for so long; return how many were placed."""
+async def _orders(stage: Stage, fleet: Fleet, options: Options, console: Console) -> tuple[int, list[Transfer]]:
+    """Place orders, move money and kill workers for so long; return how many orders were placed, and the transfers."""
     until, next_kill, number = time.monotonic() + options.seconds, time.monotonic() + options.period, 0
+    sent, money = list[Transfer](), transfers()
     while time.monotonic() < until:
         orders = [Place(customer=f"c-{(number + each) % _CUSTOMERS}", number=number + each) for each in range(_CUSTOMERS)]
-        result = await stage.bus.dispatch_batch(orders)
+        moving = [next(money) for _ in range(_CUSTOMERS // 4)]
+        sent += moving
+        result = await stage.bus.dispatch_batch([*orders, *moving])
         if result.rejected:
             raise Stalled(f"an order was not accepted: {next(each.error for each in result.outcomes if each.error)}")
         number += len(orders)
@@ -81,8 +90,23 @@ async def _orders(stage: Stage, fleet: Fleet, options: Options, console: Console
         if time.monotonic() >= next_kill:
             fleet.check()
             next_kill += options.period
-            console.print(f"{number:,} orders; killed worker {await fleet.kill_one()}; another one starts")
-    return number
+            told = f"{number:,} orders, {len(sent):,} transfers"
+            console.print(f"{told}; killed worker {await fleet.kill_one()}; another one starts")
+    return number, sent
+
+
+def _moved(folder: Path, sent: list[Transfer]) -> list[Check]:
+    """Check that money is conserved, and that each account has what it would have in the order of acceptance."""
+    found, wanted = balances(folder / FILE), by_hand(sent)
+    return [
+        equal("bank", "cents in all accounts", sum(found.values()), sum(wanted.values())),
+        equal(
+            "bank",
+            f"accounts as after {len(sent):,} transfers in order",
+            sum(found[each] == wanted[each] for each in wanted),
+            len(wanted),
+        ),
+    ]
 
 
 async def _while_parked(bus: CommandBus, folder: Path, placed: int, console: Console) -> list[Check]:
