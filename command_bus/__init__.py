@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         EntitiesStopped,
         EntityBusy,
         EntityTypeInUse,
+        HandlerCrashed,
         HandlerOver,
         IdempotencyConflict,
         IdleTimeout,
@@ -105,7 +106,7 @@ if TYPE_CHECKING:
         WrongTransaction,
     )
     from command_bus.handlers.registry import HandlerRegistry, handles, handles_many, include, subscribes
-    from command_bus.messages.context import CommandContext
+    from command_bus.messages.context import CommandContext, ProcessContext
     from command_bus.messages.durable import Durable, DurableContext
     from command_bus.messages.event import Published, RawEvent
     from command_bus.messages.history import History
@@ -192,6 +193,7 @@ __all__ = [
     "Every",
     "FoundEntities",
     "GiveUp",
+    "HandlerCrashed",
     "HandlerOver",
     "HandlerRegistry",
     "History",
@@ -224,6 +226,7 @@ __all__ = [
     "PayloadTooLarge",
     "PerEntity",
     "Proceed",
+    "ProcessContext",
     "ProgressInfo",
     "Published",
     "PublishedInPart",
@@ -294,7 +297,7 @@ _HOMES = {
     "sync.parts": "SyncEntityScope",
     "bus": "CommandBus",
     "sync.thread": "BlockingCallWarning",
-    "messages.context": "CommandContext",
+    "messages.context": "CommandContext ProcessContext",
     "messages.durable": "Durable DurableContext",
     "admin.search": "FoundEntities",
     "admin.audit": "AuditEntry AuditPage TrendPoint",

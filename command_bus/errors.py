@@ -150,6 +150,12 @@ class BadReport(CommandBusError, ValueError):
     code = "bad_report"
 
 
+class HandlerCrashed(CommandBusError, RuntimeError):
+    """The process in which a handler ran has ended: by a signal, by itself, or with what is no exception of a handler. The attempt has failed."""
+
+    code = "handler_crashed"
+
+
 class HandlerOver(CommandBusError, RuntimeError):
     """Something that only a running handler may do was asked for after its end, or the loss of its lease: nothing was done."""
 

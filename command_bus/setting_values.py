@@ -35,6 +35,8 @@ class SettingOverrides(TypedDict, total=False):
     limits: Iterable[Limit]
     concurrency: int
     threads: int
+    processes: int
+    process_tasks: int
     max_waiting: int
     lease: float
     grace: float

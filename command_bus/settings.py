@@ -90,6 +90,12 @@ class BusSettings(BaseSettings):
     threads: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=32, description="Threads for synchronous handlers per worker."
     )
+    processes: Annotated[int, Field(ge=1, le=1_000)] = Field(
+        default=4, description="Processes for handlers with `runs_in = process` per worker; started as they are needed."
+    )
+    process_tasks: Annotated[int, Field(ge=1, le=1_000_000_000)] = Field(
+        default=1000, description="Calls after which such a process is replaced."
+    )
     max_waiting: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         default=1000,
         description="Handlers of one worker that may wait for replies of the bus at a time without counting against `concurrency`; 0: each counts.",

@@ -13,16 +13,17 @@ method whose object is made asynchronously. Then `scope` is set, and the worker 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from command_bus.errors import RegistrationError
 from command_bus.handlers.signatures import HandlerSignature, innermost, qualified_name, read_batch_signature, read_signature
-from command_bus.messages.context import CommandContext
+from command_bus.messages.context import CommandContext, ProcessContext
 from command_bus.messages.event import Declared
 from command_bus.messages.message import Message, MessageSpec
 from command_bus.messages.state import EntityState
@@ -50,6 +51,7 @@ class Handler:
         scope: Opened around one command if it is set, and gives the `invoke` to use for it. Only where `is_async` is false.
         origin: What was registered or included, to recognise the same thing again.
         callables: The code behind it, for checks: the function, and for provided objects the function or class that makes them.
+        process: The function that a process of its own runs; None: it runs here. Where there are no such processes, `invoke` runs it in a thread.
     """
 
     message_type: type[Message[Any]]
@@ -65,10 +67,23 @@ class Handler:
     state: type[EntityState] | None = None
     batch: BatchSpec | None = None
     declared: Declared | None = None
+    process: ProcessTarget | None = None
 
     def same_as(self, other: Handler) -> bool:
         """Return whether both register the same code for the same message, so that including it twice changes nothing."""
         return self.message_type is other.message_type and self.origin == other.origin
+
+
+class ProcessTarget(NamedTuple):
+    """A function that a child process finds by its name.
+
+    Attributes:
+        function: Its qualified name in the handler's module.
+        context: The parameter that takes a `ProcessContext`, or None.
+    """
+
+    function: str
+    context: str | None
 
 
 class BatchSpec(NamedTuple):
@@ -115,12 +130,51 @@ def function_handler(message_type: type[Message[Any]], function: Callable[..., A
         RegistrationError: It cannot handle this message; see `read_signature`.
     """
     signature = read_signature(function, message_type)
+    if signature.in_process:
+        raise RegistrationError(
+            f'{qualified_name(function)} asks for a ProcessContext: register it with runs_in="process", or annotate CommandContext'
+        )
     call = _positional(function, signature)
     if signature.runs == "either":
         call = _awaiting(call)
     elif signature.runs == "thread":
         call = _in_thread(call, qualified_name(function))
     return _handler(message_type, function, signature, call, origin=function, callables=(function,), spec=spec)
+
+
+def process_handler(message_type: type[Message[Any]], function: Callable[..., Any]) -> Handler:
+    """Make the handler of a function that runs in a process of its own.
+
+    Raises:
+        RegistrationError: A child process could not find or call it, or it cannot handle this message; see `read_signature`.
+    """
+    name, spec = qualified_name(function), message_type.spec()
+    if not isinstance(function, FunctionType) or "<" in function.__qualname__ or "<" in message_type.__qualname__:
+        raise RegistrationError(
+            f'{name} has runs_in="process", so a child process looks for it, and for {message_type.__qualname__}, by name: both are defined in a '
+            "module, as a plain function and a class, and not within a function or as a method"
+        )
+    signature = read_signature(function, message_type)
+    if signature.runs != "thread":
+        raise RegistrationError(f'{name} has runs_in="process", where no event loop runs: make it a plain function, `def`')
+    if signature.state is not None or spec.durable:
+        what = "a state" if signature.state is not None else "a durable command"
+        raise RegistrationError(f'{name} has runs_in="process", where nothing talks to the bus: it cannot have {what}')
+    if signature.context is not None and not signature.in_process:
+        raise RegistrationError(
+            f'{name} has runs_in="process", where nothing talks to the bus: annotate its parameter {signature.context!r} with ProcessContext'
+        )
+    context = signature.context
+
+    def call(command: Any, given: CommandContext) -> Any:
+        inner = ProcessContext(given.command_id, given.fence, given.attempt)
+        return function(command) if context is None else function(command, **{context: inner})
+
+    async def in_thread(command: Any, given: CommandContext) -> Any:
+        return await asyncio.to_thread(call, command, given)
+
+    made = _handler(message_type, function, signature, in_thread, origin=function, callables=(function,))
+    return replace(made, is_async=True, wants_context=True, process=ProcessTarget(function.__qualname__, context))
 
 
 def batch_handler(message_type: type[Message[Any]], function: Callable[..., Any], spec: BatchSpec) -> Handler:

@@ -38,7 +38,15 @@ from typing import Any, Generic, Literal, ParamSpec, TypeGuard, TypeVar, Unpack,
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings, RegistrationError
-from command_bus.handlers.handler import BatchSpec, Handler, ObjectSource, batch_handler, function_handler, scoped_handler
+from command_bus.handlers.handler import (
+    BatchSpec,
+    Handler,
+    ObjectSource,
+    batch_handler,
+    function_handler,
+    process_handler,
+    scoped_handler,
+)
 from command_bus.handlers.injection import is_provider, provided_type
 from command_bus.handlers.signatures import layers, qualified_name, return_type, unbound, unfilled
 from command_bus.messages.event import (
@@ -168,11 +176,14 @@ P = ParamSpec("P")
 class Registration(Generic[R]):
     """The decorator for handlers whose reply is `R`: `handles(Deposit)` returns it."""
 
-    __slots__ = ("_message_type", "_registry")
+    __slots__ = ("_message_type", "_registry", "_runs_in")
 
-    def __init__(self, registry: HandlerRegistry, message_type: type[Message[R]]) -> None:
+    def __init__(
+        self, registry: HandlerRegistry, message_type: type[Message[R]], runs_in: Literal["process"] | None = None
+    ) -> None:
         self._registry = registry
         self._message_type = message_type
+        self._runs_in = runs_in
 
     # Overloads rather than one type variable for the function, because its result must be seen to be checked against R. They name
     # no Awaitable: a coroutine is one too, so mypy would find two overloads that fit, give up and make the function's type Any.
@@ -188,7 +199,9 @@ class Registration(Generic[R]):
         Raises:
             RegistrationError: It cannot handle the message, or another handler does.
         """
-        if in_class_body(function):
+        if self._runs_in is not None:
+            self._registry.add(process_handler(self._message_type, function))
+        elif in_class_body(function):
             self._registry.declare(self._message_type)
             mark(function, self._message_type)
         else:
@@ -280,16 +293,24 @@ class HandlerRegistry:
         self._messages: dict[str, type[Message[Any]]] = {}
         self._schedules: dict[str, DeclaredSchedule] = {}
 
-    def handles(self, message_type: type[Message[R]], /) -> Registration[R]:
+    def handles(self, message_type: type[Message[R]], /, *, runs_in: Literal["process"] | None = None) -> Registration[R]:
         """Return the decorator that registers a function as the handler of a message.
 
         On a method it only marks it: `include` an instance, or what makes one, to register it.
 
+        Args:
+            message_type: A class of commands or queries.
+            runs_in: `"process"`: the function, a plain one of a module, runs in a process of its own, which is killed when its
+                `attempt_timeout` is over or it is cancelled, and which takes nothing along when it crashes. None: in the event loop, or in a
+                thread if it is no coroutine function.
+
         Raises:
-            RegistrationError: Not a message class, or its wire name belongs to another class.
+            RegistrationError: Not a message class, or its wire name belongs to another class; or `runs_in` is not what it may be.
         """
         self._admit_command(message_type)
-        return Registration(self, message_type)
+        if runs_in not in (None, "process"):
+            raise RegistrationError(f'runs_in is "process" or None, not {runs_in!r}')
+        return Registration(self, message_type, runs_in)
 
     def handles_many(
         self,

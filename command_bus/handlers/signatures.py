@@ -39,7 +39,7 @@ from typing import (
 from typing_extensions import TypeAliasType
 
 from command_bus.errors import RegistrationError
-from command_bus.messages.context import CommandContext
+from command_bus.messages.context import CommandContext, ProcessContext
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.message import Message
 from command_bus.messages.state import EntityState, is_state, states_of
@@ -154,6 +154,7 @@ class HandlerSignature(NamedTuple):
         is_durable: It is a `DurableContext`.
         state: The parameter that takes the state of the entity, which is passed by keyword, or None.
         state_type: The class of that state, or None.
+        in_process: The context is a `ProcessContext`.
     """
 
     runs: Runs
@@ -162,6 +163,7 @@ class HandlerSignature(NamedTuple):
     is_durable: bool = False
     state: str | None = None
     state_type: type[EntityState] | None = None
+    in_process: bool = False
 
 
 def read_signature(function: Callable[..., Any], message_type: type[Message[Any]]) -> HandlerSignature:
@@ -179,8 +181,11 @@ def read_signature(function: Callable[..., Any], message_type: type[Message[Any]
     others = [each for each in signature.parameters.values() if each.name != state]
     context, by_keyword = _find_context(name, others, names)
     runs = _check_reply(function, body, _resolved(signature.return_annotation, names), message_type)
-    is_durable = context is not None and _is_durable(signature.parameters[context], names)
-    return HandlerSignature(runs, context, by_keyword or state is not None, is_durable, state, state_type)
+    kinds = () if context is None else _kinds(signature.parameters[context], names)
+    by_keyword = by_keyword or state is not None
+    return HandlerSignature(
+        runs, context, by_keyword, DurableContext in kinds, state, state_type, in_process=ProcessContext in kinds
+    )
 
 
 def read_batch_signature(function: Callable[..., Any], message_type: type[Message[Any]], *, of_entity: bool) -> HandlerSignature:
@@ -360,7 +365,7 @@ def _body(function: Any) -> Any:
 
 def _names_of(function: Any, message_type: type[Message[Any]] | None) -> dict[str, Any]:
     """Return the names that annotations may use: the module's, and what is often not there, being local or for type checkers only."""
-    known: dict[str, Any] = {"CommandContext": CommandContext, "DurableContext": DurableContext}
+    known: dict[str, Any] = {each.__name__: each for each in (CommandContext, DurableContext, ProcessContext)}
     if message_type is not None:
         known[message_type.__name__] = message_type
     written = function.__init__ if inspect.isclass(function) else function
@@ -449,14 +454,14 @@ def _is_context(parameter: inspect.Parameter, names: dict[str, Any]) -> bool:
     annotation = unalias(_resolved(parameter.annotation, names))
     if annotation is Any:  # perhaps a name that only type checkers can see: go by how it is written
         written = getattr(parameter.annotation, "__forward_arg__", parameter.annotation)
-        return isinstance(written, str) and re.search(r"\b(Command|Durable)Context\b", written) is not None
-    return any(each in (CommandContext, DurableContext) for each in (annotation, *get_args(annotation)))
+        return isinstance(written, str) and re.search(r"\b(Command|Durable|Process)Context\b", written) is not None
+    return any(each in (CommandContext, DurableContext, ProcessContext) for each in (annotation, *get_args(annotation)))
 
 
-def _is_durable(parameter: inspect.Parameter, names: dict[str, Any]) -> bool:
-    """Return whether a context is annotated as that of a durable handler."""
+def _kinds(parameter: inspect.Parameter, names: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the classes with which a context is annotated."""
     annotation = unalias(_resolved(parameter.annotation, names))
-    return DurableContext in (annotation, *get_args(annotation))
+    return (annotation, *get_args(annotation))
 
 
 def _runs(function: Any, body: Any, returned: Any) -> tuple[Runs, Any]:

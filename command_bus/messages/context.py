@@ -38,6 +38,23 @@ class HandlerBus(Protocol):
     async def call(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessContext:
+    """One delivery of one command, for a handler that runs in a process of its own; nothing in it talks to the bus.
+
+    Every value has a default, so that a unit test can call the handler as a plain function.
+
+    Attributes:
+        command_id: The id of the command.
+        fence: Higher than those of all earlier starts of the entity's commands: pass it to what the handler writes to.
+        attempt: The number of this start, from 1.
+    """
+
+    command_id: str = ""
+    fence: int = 0
+    attempt: int = 1
+
+
 @dataclass(slots=True, eq=False)
 class CommandContext:
     """One delivery of one command, for the handler that asks for it with a parameter annotated `CommandContext`.

@@ -224,6 +224,8 @@ class Decisions:
             left = replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT
             return Done(_sending(run, left), state=run.changed_state)
         try:
+            if isinstance(value, BadResult):  # of a handler in a process: its reply was packed there
+                raise value
             packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
             outcome: Outcome = self._completion(run, packed)
         except BadResult as error:

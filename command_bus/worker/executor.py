@@ -14,13 +14,13 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from operator import call
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from command_bus.clock import mono
 from command_bus.durable.compensation import is_compensating
 from command_bus.durable.handler_operations import HandlerOperations
 from command_bus.durable.names import CANCEL
-from command_bus.errors import BadState, CommandBusError, CommandCancelled, Reject
+from command_bus.errors import BadResult, BadState, CommandBusError, CommandCancelled, Reject
 from command_bus.messages.context import CommandContext, Running, current_command, running_command, while_lent
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.snooze import Snooze
@@ -60,6 +60,9 @@ from command_bus.worker.runnable import Begun, CommandContexts, Driven, Runnable
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, StepThreads, ThreadRuns, timed_out
 from command_bus.worker.worker_bus import WorkerBus
 
+if TYPE_CHECKING:
+    from command_bus.worker.processes import Children
+
 CANCELLED = Cancellation(Cause.APPLICATION, "its task was cancelled by the application")
 """The end of a handler that something other than the worker cancelled."""
 _ENDS: dict[type, int] = {Done: HANDLED, DeadLetterStep: FAILED, Park: FAILED, Retry: RETRIED}
@@ -84,6 +87,7 @@ class Executor:
         contexts: Makes the context of each command.
         side: Reads the state of the entity that a lease holds, and moves mailboxes forward.
         tallies: Counts what became of the runs.
+        children: The place where handlers run in processes; None: those run here.
     """
 
     bus: WorkerBus
@@ -98,6 +102,7 @@ class Executor:
     contexts: CommandContexts
     side: WorkerSide
     tallies: Tallies = field(default_factory=Tallies)
+    children: Children | None = None
 
     def __post_init__(self) -> None:
         around, self._transport, protection = (
@@ -341,6 +346,8 @@ class Executor:
     def _decide_on_error(self, lease: Lease, run: Runnable, error: BaseException) -> Step:
         if isinstance(error, Reject):
             return self.decisions.rejected(run, error)
+        if isinstance(error, BadResult) and run.handler.process is not None:
+            return self.decisions.completed(run, error)
         wish = None if run.durable is None else run.durable.wish
         if wish is not None:  # whatever it fails with, it is not tried again
             text = text_of(error) if isinstance(error, CommandCancelled) else wish.decode(errors="replace")
@@ -431,7 +438,6 @@ class Executor:
         handler = run.handler
         if handler.batch is not None:
             return await while_lent(self.batches.add(run, context))
-        timeout = run.policy.attempt_timeout
         if not handler.is_async:
             if handler.scope is None:
                 return await self._in_threads.call(run, run.bound(handler.invoke), context)
@@ -439,9 +445,15 @@ class Executor:
                 return await self._in_threads.call(run, run.bound(invoke), context)
         if self._needs_context and not run.may_start:  # middleware may have taken its time
             raise NeverStartedError
+        if handler.process is not None and self.children is not None:
+            async with self.children.one(handler) as child:
+                return await self._in_time(run, child.run(handler, run.message, context))
         work: Awaitable[Any] = run.bound(handler.invoke)(run.message, context)
-        if run.durable is not None:
-            work = run.durable.running(work)
+        return await self._in_time(run, work if run.durable is None else run.durable.running(work))
+
+    async def _in_time(self, run: Runnable, work: Awaitable[Any]) -> Any:
+        """Return the result of a handler; end it when its time is over."""
+        timeout = run.policy.attempt_timeout
         if timeout is None:
             return await work
         scope = asyncio.timeout(timeout)

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from command_bus.clock import checked_seconds, wall_ms
 from command_bus.handlers.injection import check_wired
@@ -27,6 +27,7 @@ from command_bus.middleware import takes_many
 from command_bus.observer import WorkerChange, WorkerFigures
 from command_bus.randomness import JITTER, token
 from command_bus.serialization.announcements import WorkerInfo, worker_record
+from command_bus.serialization.limits import reading_limits
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.odd_values import odd_values
 from command_bus.serialization.states import StateCodec
@@ -47,6 +48,9 @@ from command_bus.worker.run_ends import STOPPING
 from command_bus.worker.runnable import CommandContexts
 from command_bus.worker.threads import HandlerThreads
 from command_bus.worker.worker_bus import Declarations, WorkerBus, on_signals
+
+if TYPE_CHECKING:
+    from command_bus.worker.processes import Children
 
 _log = logging.getLogger("command_bus.worker")
 _FEW = 0.9
@@ -359,6 +363,11 @@ class _Parts:
             )
         )
         decisions = _decisions(worker, session)
+        self._children: Children | None = None
+        if session.active_hook is None and any(handler.process for handler in worker.registry):
+            from command_bus.worker.processes import Children  # few workers need what it imports
+
+            self._children = Children(settings.processes, settings.process_tasks, reading_limits(settings))
         self._executor = executor = Executor(
             worker.bus,
             decisions,
@@ -372,6 +381,7 @@ class _Parts:
             contexts=CommandContexts(),
             side=self.side,
             tallies=worker.tallies,
+            children=self._children,
         )
         execute, steps, lost = reported(
             session.notifications, worker.on_settled, worker.name, executor.begin, self.side.steps, decisions.lost
@@ -397,6 +407,8 @@ class _Parts:
             await asyncio.wait(left, timeout=_LAST_WORDS)
         await side.stop(_LAST_WORDS)
         self.threads.close()
+        if self._children is not None:
+            await self._children.close()
         return StopReport(len(finished), len(left))
 
     def figures(self) -> WorkerFigures:
