@@ -81,9 +81,7 @@ def registry_for(folder: Path) -> HandlerRegistry:
     def transfer(command: Transfer, context: CommandContext) -> None:
         move(folder / FILE, command, context)
 
-    @registry.handles(Paint)
-    def paint(command: Paint) -> bytes:
-        return painted(command.number)
+    registry.handles(Paint, runs_in="process")(paint)
 
     @registry.handles(Frame)
     def frame(command: Frame) -> str:
@@ -92,6 +90,11 @@ def registry_for(folder: Path) -> HandlerRegistry:
         return sha256(sheet).hexdigest()
 
     return registry
+
+
+def paint(command: Paint) -> bytes:
+    """Paint a tile, in a process of its own."""
+    return painted(command.number)
 
 
 def painted(number: int) -> bytes:

@@ -6,6 +6,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -51,6 +52,21 @@ class Odd(Exception):
         self.lock = threading.Lock()
 
 
+class Unreadable(Exception):
+    """An exception that has no text, and whose packing fails."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError
+
+
+class Doubled(Command[bytes], entity="sheet", retry=ONCE):
+    sheet: EntityId
+    data: bytes
+
+
 registry = HandlerRegistry()
 
 
@@ -61,6 +77,11 @@ def hold_interpreter(seconds: float) -> None:
 
 def raise_(error: BaseException) -> None:
     raise error
+
+
+def start_child() -> None:
+    subprocess.Popen(["sleep", "60"])
+    time.sleep(60)
 
 
 WAYS: dict[str, Callable[[int], Any]] = {
@@ -78,6 +99,8 @@ WAYS: dict[str, Callable[[int], Any]] = {
     "prints": lambda _: print("x" * 200_000, file=sys.stderr),
     "starts a thread": lambda _: threading.Thread(target=time.sleep, args=(60,), daemon=True).start(),
     "starts a child": lambda _: multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,)).start(),
+    "starts a child and sleeps": lambda _: start_child(),
+    "raises what cannot be read": lambda _: raise_(Unreadable()),
     "closes all descriptors": lambda _: os.closerange(3, 1000),
     "sleeps": lambda value: time.sleep(value or 60),
     "holds the interpreter": lambda value: hold_interpreter(value or 60),
@@ -116,3 +139,8 @@ def again(command: Again, context: ProcessContext) -> int:
 @registry.handles(Told, runs_in="process")
 def told(command: Told, context: ProcessContext) -> list[str]:
     return [context.command_id, str(context.fence > 0), str(context.attempt), str(os.getpid())]
+
+
+@registry.handles(Doubled, runs_in="process")
+def doubled(command: Doubled) -> bytes:
+    return command.data * 2

@@ -31,7 +31,7 @@ from command_bus import (
 )
 from command_bus.testing import TestBus
 from tests.conformance.conftest import Sandbox
-from tests.conformance.processes.handlers import Again, Careful, Compute, Slow, Told, registry
+from tests.conformance.processes.handlers import Again, Careful, Compute, Doubled, Slow, Told, registry
 from tests.conformance.put_service import until
 
 ROOT = Path(__file__).parents[3]
@@ -60,6 +60,7 @@ def children() -> set[int]:
 FAILS = {
     "raises": "raised",
     "raises what cannot be packed": "Odd: 1 and 2",
+    "raises what cannot be read": "Unreadable",
     "exits": "SystemExit: 3",
     "exits at once": "exit code 3",
     "is killed": "SIGKILL",
@@ -114,6 +115,33 @@ async def test_a_child_is_killed_when_its_time_is_over(own: Sandbox, how: str) -
             await bus.call(Slow(sheet="s-1", how=how), timeout=20)
         assert time.monotonic() - began < 5
         assert await bus.call(Compute(sheet="s-1", value=1), timeout=20) == 2
+
+
+async def test_what_a_killed_child_has_started_is_killed_with_it(own: Sandbox) -> None:
+    """celery 9168, billiard 204: the group of a task that is over its time stays."""
+    async with own.bus(settings=BusSettings(processes=1)) as bus, bus.worker():
+        child = (await bus.call(Told(sheet="s-1"), timeout=20))[3]
+        with pytest.raises(CommandFailed):
+            await bus.call(Slow(sheet="s-1", how="starts a child and sleeps"), timeout=20)
+        await asyncio.sleep(0.1)
+        groups = [stat.read_text().rpartition(")")[2].split() for stat in Path("/proc").glob("[0-9]*/stat") if stat.exists()]
+        assert not [group for group in groups if group[2] == child and group[0] != "Z"]
+
+
+async def test_large_commands_and_replies_pass(own: Sandbox) -> None:
+    """cpython 74192, pebble 146: a pipe that is full, and nobody reads."""
+    async with own.bus(settings=BusSettings(max_payload=16 << 20)) as bus, bus.worker():
+        replies = await asyncio.gather(*(bus.call(Doubled(sheet=f"s-{n}", data=b"x" * (3 << 20)), timeout=30) for n in range(4)))
+        assert [len(each) for each in replies] == [6 << 20] * 4
+
+
+async def test_a_worker_that_stops_lets_a_child_finish(own: Sandbox) -> None:
+    async with own.bus() as bus:
+        async with bus.worker():
+            await bus.call(Compute(sheet="s-0"), timeout=20)
+            receipt = await bus.dispatch(Compute(sheet="s-1", how="holds the interpreter", value=1), keep_result=True)
+            await until(lambda: _runs(bus))
+        assert await receipt.result(timeout=1) == 1
 
 
 async def test_a_lease_is_kept_while_the_interpreter_is_held(own: Sandbox) -> None:
