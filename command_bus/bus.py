@@ -99,7 +99,7 @@ class CommandBus:
         server: Whether the server is there, as the bus's own requests found out.
         limits: The rates and numbers at which commands may start: put, take back, list.
         events: What happens to commands of watched entity types: `async for event in bus.events()`.
-        commands: Single commands: status, progress, cancel, signal, reschedule.
+        commands: Single commands: status, progress, cancel, signal, reschedule, prioritize.
         schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
         history: How commands ended that have a history: get one by its id, search.
         notifier: Sends notices and listens to them: `async with bus.notifier.listen("work", types={"order"}) as woken: …`.

@@ -17,8 +17,10 @@ from command_bus.durable.names import checked_name
 from command_bus.durable.values import encoded_signal
 from command_bus.errors import BadStep, InvalidCommand, InvalidSettings, UnknownCommand
 from command_bus.messages.message import canonical_entity_id, check_entity_type, checked_id
+from command_bus.messages.policies import Priority
 from command_bus.messages.reports import ProgressInfo
 from command_bus.randomness import token
+from command_bus.sending.options import checked_priority
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope
 from command_bus.serialization.envelope_options import DURABLE
@@ -272,6 +274,32 @@ class Commands(OnSession):
         mailboxes = self._operator.mailboxes
         found = await mailboxes.find_delayed(command_id)
         return found is not None and await mailboxes.reschedule(found[0], command_id, at_ms, delay_ms)
+
+    async def prioritize(
+        self, command_id: str | UUID, priority: Priority, *, entity: tuple[str, str | int] | None = None
+    ) -> bool:
+        """Give a delayed command another priority, or else the line in which the command waits, as `bus.entity(…).prioritize` does.
+
+        It is found as for `cancel`.
+
+        Args:
+            command_id: Id of the command.
+            priority: `"high"`, `"normal"` or `"low"`.
+            entity: As for `status`.
+
+        Returns:
+            Whether it waits or runs.
+
+        Raises:
+            InvalidCommand: The priority is none.
+            NewerState: Its entity is in a state that only a later release knows.
+            TransportUnavailable: The server cannot be reached. Asking again is safe.
+        """
+        wanted, checked, shares = checked_id(command_id), checked_priority(priority), self._operator.shares
+        for mailbox in await WaitingCommands(self._session).find(wanted, likely=self._likely(entity)):
+            if await shares.prioritize(mailbox, checked, [wanted]) or await shares.prioritize(mailbox, checked):
+                return True
+        return False
 
     def select(self, *, scan: int = 1_000_000, **filters: Unpack[CommandFilters]) -> Selection:
         """Return the commands that are not settled and fit all filters, to be listed, or changed together.

@@ -15,6 +15,7 @@ from command_bus.errors import InvalidCommand
 from command_bus.messages.message import Message, canonical_entity_id, check_entity_type, checked_id
 from command_bus.messages.options import DispatchOptions, FollowedCallOptions
 from command_bus.messages.unique import Unique
+from command_bus.sending.options import checked_priority
 from command_bus.sending.sender import Sender
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.session import OnSession, Session
@@ -22,6 +23,7 @@ from command_bus.transport.mailboxes import encoded
 
 if TYPE_CHECKING:
     from command_bus.admin.info import AbortReport, EntityDetails
+    from command_bus.messages.policies import Priority
     from command_bus.messages.receipts import Receipt
 
 R = TypeVar("R")
@@ -86,6 +88,19 @@ class EntityScope(OnSession):
         A parked entity needs its dead letter replayed or discarded; one whose type or bus is paused waits for that.
         """
         return await self._operator.holds.resume(self._mailbox)
+
+    async def prioritize(self, priority: Priority) -> bool:
+        """Give all that waits in its line now another priority; False if nothing is there. Order in the line stays.
+
+        What runs goes on; a retry of it, and the next command, count by the new priority, what comes later by its own. Delayed commands are
+        left as they are: see `bus.commands.select(state="delayed")`. The first use switches priorities on.
+
+        Raises:
+            InvalidCommand: The priority is none.
+            NewerState: The entity is in a state that only a later release knows.
+            TransportUnavailable: The server cannot be reached. Asking again is safe.
+        """
+        return await self._operator.shares.prioritize(self._mailbox, checked_priority(priority)) > 0
 
     async def show(self, *, waiting: int = 20, scan: int | None = None) -> EntityDetails:
         """Return everything about the entity now: its holder, since when, its head, what waits behind it, what stops it.

@@ -17,6 +17,8 @@ from command_bus.admin.ending import Cancelling
 from command_bus.clock import checked_seconds, milliseconds_of, mono
 from command_bus.errors import CommandBusError, InvalidCommand, InvalidSettings, TransportUnavailable
 from command_bus.messages.message import check_entity_type
+from command_bus.messages.policies import Priority
+from command_bus.sending.options import checked_priority
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import names_of
 from command_bus.serialization.json_forms import json_form
@@ -266,6 +268,31 @@ class Selection(OnSession):
             )
 
         async for step in self._act("rescheduled", change, dry_run=dry_run, limit=limit):
+            yield step
+
+    async def prioritize(self, priority: Priority, *, dry_run: bool = False, limit: int | None = None) -> AsyncIterator[BulkStep]:
+        """Give the lines in which they wait another priority, and the delayed ones of them. Yields as `cancel` does.
+
+        It is as `bus.entity(…).prioritize`: all that waits in such a line now has this priority, also what does not match.
+
+        Args:
+            priority: `"high"`, `"normal"` or `"low"`.
+            dry_run: Only count.
+            limit: Stop after so many that match; None: all.
+
+        Raises:
+            InvalidCommand: The priority is none.
+            InvalidSettings: The limit is below 1.
+            TransportUnavailable: The server cannot be reached. Asking again is safe.
+        """
+        checked = checked_priority(priority)
+
+        async def change(found: Sequence[_Found]) -> int:
+            delayed = [each.entry.id for each in found if each.state == "delayed"]
+            changed = await unless_refused(self._operator.shares.prioritize(found[0].mailbox, checked, delayed))
+            return changed if delayed else changed * len(found)
+
+        async for step in self._act("prioritized", change, dry_run=dry_run, limit=limit):
             yield step
 
     async def _act(self, done: str, change: _Change, *, dry_run: bool, limit: int | None) -> AsyncIterator[BulkStep]:

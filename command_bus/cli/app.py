@@ -29,7 +29,7 @@ COMMANDS = (
     LazyCommand("purge", "Remove all waiting commands.", "control"),
     LazyCommand("cancel", "Remove waiting commands, or end running ones.", "control"),
     LazyCommand("command", "Show one command: status, log, steps."),
-    LazyCommand("commands", "List, cancel, promote all that match."),
+    LazyCommand("commands", "List, cancel, promote, prioritize all that match."),
     LazyCommand("signal", "Send a signal to a durable command.", "command"),
     LazyCommand("schedules", "List, show, put, pause, remove schedules."),
     LazyCommand("delayed", "List or promote delayed commands."),

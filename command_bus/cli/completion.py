@@ -16,7 +16,7 @@ from typer import Argument, Context
 
 from command_bus.cli.connection import open_bus
 from command_bus.cli.lazy_commands import import_bus
-from command_bus.cli.options import Action, Target
+from command_bus.cli.options import Action, PriorityName, Target
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -73,6 +73,8 @@ def entity_words(ctx: Context, args: list[str], incomplete: str) -> list[str]:
     before = re.sub(r" ?: ?", ":", " ".join(typed)).split(" ") if typed else []
     if len(before) == 1 and before[0].endswith(":"):
         return _entities(ctx, before[0].removesuffix(":"), incomplete)
+    if before[-1:] == [Action.PRIORITIZE]:
+        return [each for each in PriorityName if each.startswith(incomplete)]
     if before and (":" in before[0] or len(before) > 1):
         return [action.value for action in Action if action.startswith(incomplete)]
     if before:

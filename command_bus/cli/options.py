@@ -212,12 +212,21 @@ def _described_as(run: Callable[..., Any], command: Callable[..., Any], signatur
     return run
 
 
+class PriorityName(StrEnum):
+    """The priorities, as words of the command line."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
 class Action(StrEnum):
     """Actions on one entity."""
 
     SHOW = "show"
     PAUSE = "pause"
     RESUME = "resume"
+    PRIORITIZE = "prioritize"
     DRAIN = "drain"
     PURGE = "purge"
     ABORT = "abort"

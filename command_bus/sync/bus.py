@@ -56,7 +56,7 @@ class SyncCommandBus(Part[CommandBus]):
         fleet: Who works here, and the commands that the workers announce.
         server: Whether the server is there, as the bus's own requests found out.
         events: What happens to commands of watched entity types: `for event in bus.events()`.
-        commands: Single commands that wait: list and reschedule delayed ones.
+        commands: Single commands that wait: list and reschedule delayed ones, prioritize.
         schedules: Commands that come at times: put, list, pause, trigger, remove their schedules.
         views: What is stuck, and entities by a part of their ids.
         states: What entities are, as their last settled commands left it.

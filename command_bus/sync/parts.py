@@ -152,6 +152,7 @@ class SyncEntityScope(Part[EntityScope]):
     pause = blocking(EntityScope.pause)
     drain = blocking(EntityScope.drain)
     resume = blocking(EntityScope.resume)
+    prioritize = blocking(EntityScope.prioritize)
     show = blocking(EntityScope.show)
     cancel = blocking(EntityScope.cancel)
     abort = blocking(EntityScope.abort)
@@ -250,6 +251,7 @@ class SyncCommands(Part[Commands]):
     record = blocking(Commands.record)
     cancel = blocking(Commands.cancel)
     reschedule = blocking(Commands.reschedule)
+    prioritize = blocking(Commands.prioritize)
     delayed = iterating(Commands.delayed)
 
 

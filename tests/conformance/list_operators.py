@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 from command_bus.errors import UnsuitableServer
+from command_bus.messages.policies import Priority
 from command_bus.transport.flows import Flow
 from command_bus.transport.mailboxes import EVERYTHING, is_wide, mailbox_parts, scope_label
 from command_bus.transport.marks import with_known_digest
@@ -380,7 +381,8 @@ class ListTypes:
 class ListShares:
     """Implements `Shares`: a server of lists has no line, so nothing waits behind its first come."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: ListServer) -> None:
+        self._server = server
         self._weights: dict[str, float] = {}
 
     async def put(self, tenant: str, weight: float | None) -> None:
@@ -388,6 +390,11 @@ class ListShares:
             self._weights.pop(tenant, None)
         else:
             self._weights[tenant] = weight
+
+    async def prioritize(self, mailbox: str, priority: Priority, delayed: Sequence[str] = ()) -> int:
+        if delayed:
+            return sum(each in self._server.delayed for each in delayed)
+        return int(mailbox in self._server.boxes)  # it has no priorities
 
     async def weights(self) -> dict[str, float]:
         return dict(self._weights)
@@ -412,7 +419,7 @@ class ListOperatorSide:
         self.dead_letters = ListDeadLetters(server)
         self.holds = ListHolds(server)
         self.types = ListTypes(server)
-        self.shares = ListShares()
+        self.shares = ListShares(server)
 
     @property
     def events(self) -> NoReturn:

@@ -74,6 +74,7 @@ WORDS = {
     "top": ("top", "--once", "--json"),
     "entity": ("entity", "order:o-7", "--json"),
     "entity ID abort": ("entity", "order:o-7", "abort", "--yes", "--json"),
+    "entity ID prioritize": ("entity", "order:o-7", "prioritize", "low", "--json"),
     "entity ID keys": ("entity", "order:o-7", "keys", "--json"),
     "entity ID forget": ("entity", "order:o-7", "forget", "--key", "Ship", "--json"),
     "dlq show": ("dlq", "show", "LETTER", "--json"),
@@ -94,6 +95,7 @@ WORDS = {
     "command": ("command", "later-3", "--json"),
     "command --tree": ("command", "later-3", "--tree", "--json"),
     "commands cancel": ("commands", "cancel", "--all", "--dry-run", "--json"),
+    "commands prioritize": ("commands", "prioritize", "low", "--all", "--dry-run", "--json"),
     "commands promote": ("commands", "promote", "--dry-run", "--json"),
     "state show": ("state", "show", "account:s-1", "--json"),
     "state list": ("state", "list", "account", "--json"),
@@ -194,6 +196,7 @@ def test_the_page_has_every_command_that_prints_json() -> None:
         "entity ID abort",
         "entity ID forget",
         "entity ID keys",
+        "entity ID prioritize",
         "entities --keys",
     }
     assert able == {*COMMANDS} - variants

@@ -146,6 +146,8 @@ async def operator_works(operator: CommandBus, producer: CommandBus) -> None:
     for number in range(3):
         await producer.dispatch(Work(line="held", number=number), command_id=f"held-{number}")
     await producer.dispatch(Work(line="held", number=9), delay=60, command_id="later")
+    assert await line.prioritize("low")
+    assert await operator.commands.prioritize("later", "high")
     assert await operator.cancel("later")
     with pytest.raises(EntitiesStopped):
         await operator.wait_idle(5)

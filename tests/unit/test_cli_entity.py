@@ -31,6 +31,9 @@ from command_bus.transport.records import HoldInfo
         ("account a:17 purge", ("account", "a:17", Action.PURGE)),
         ("account:pause", ("account", "pause", Action.SHOW)),
         ("account pause resume", ("account", "pause", Action.RESUME)),
+        ("account:a-17 prioritize low", ("account", "a-17", Action.PRIORITIZE)),
+        ("account a-17 prioritize low", ("account", "a-17", Action.PRIORITIZE)),
+        ("account prioritize resume", ("account", "prioritize", Action.RESUME)),
     ],
 )
 def test_an_entity_is_named_with_a_colon_or_in_two_words(words: str, meant: tuple[str, str, Action]) -> None:
@@ -45,7 +48,7 @@ def test_an_entity_is_named_with_a_colon_or_in_two_words(words: str, meant: tupl
         ("account a-1 pause now", "name one entity as TYPE:ID or TYPE ID"),
         (
             "account:a-1 paus",
-            "'paus' is no action: show, pause, resume, drain, purge, abort, forget, keys; did you mean 'pause'?",
+            "'paus' is no action: show, pause, resume, prioritize, drain, purge, abort, forget, keys; did you mean 'pause'?",
         ),
     ],
 )

@@ -36,6 +36,7 @@ WORDS = {
     "purge": ("--all",),
     "cancel": ("id",),
     "commands cancel": ("--all",),
+    "commands prioritize": ("low", "--all"),
     "command": ("id",),
     "signal": ("id", "go"),
     "history show": ("id",),

@@ -22,6 +22,7 @@ EXCEPTIONS = {
     "Decisions": (17, "a method for each end of a run, one for who runs with it, and three for the state of its entity"),
     "OperatorSide": (15, "a property for each part of an operator's side"),
     "ShardKeys": (13, "a method for each kind of name"),
+    "EntityScope": (13, "what may be sent to an entity, asked of it, and done with it"),
     "Transport": (17, "a property for each part of a transport"),
     "Worker": (15, "what an application, its supervisor and its own parts each need of it"),
     "Schedules": (13, "what may be done to a schedule, and to all of them"),

@@ -1,15 +1,26 @@
-"""`command-bus commands`: list the commands that match, or cancel or promote all of them."""
+"""`command-bus commands`: list the commands that match, or cancel, promote or prioritize all of them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Exit, Option
+from typer import Argument, Exit, Option
 
 from command_bus.cli.completion import command_names, entity_types
 from command_bus.cli.connection import act_on_bus, on_bus
-from command_bus.cli.options import Answer, DryRun, Limit, Reason, Target, Yes, command_group, with_options, with_target
+from command_bus.cli.options import (
+    Answer,
+    DryRun,
+    Limit,
+    PriorityName,
+    Reason,
+    Target,
+    Yes,
+    command_group,
+    with_options,
+    with_target,
+)
 from command_bus.cli.output import format_table, format_time_and_age, to_json
 from command_bus.cli.terminal import ExitCode, confirm_or_exit, echo, print_error, show_progress, usage_error, warn_if_unknown
 from command_bus.cli.times import parse_duration, parse_moment
@@ -18,7 +29,7 @@ if TYPE_CHECKING:
     from command_bus.admin.selection import BulkStep, CommandFilters, SelectedCommand, Selection
     from command_bus.bus import CommandBus
 
-commands = command_group("Commands that are not settled: list, cancel or promote all that match.")
+commands = command_group("Commands that are not settled: list, cancel, promote or prioritize all that match.")
 
 
 class _Filters:
@@ -184,6 +195,37 @@ def promote(
         return selection.reschedule(delay=0.0 if moment is None else None, at=moment, dry_run=dry_run, limit=limit)
 
     return _applied(target, filters.of_delayed(), ("Promote", "promoted"), act, reason="", dry_run=dry_run, yes=yes)
+
+
+@commands.command(short_help="Give what matches another priority.")
+@with_target
+@with_options("filters", _filters)
+def prioritize(
+    priority: Annotated[PriorityName, Argument(help="high, normal or low.")],
+    *,
+    filters: _Filters,
+    everything: Annotated[bool, Option("--all", help="Without a filter: all commands.")] = False,
+    limit: Annotated[int | None, Option("--limit", min=1, help="Stop after so many that match.")] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    target: Target,
+) -> Answer:
+    """Give the lines in which commands that match wait another priority, and delayed commands that match. Order in a line stays.
+
+    All that waits in such a line now has this priority, also what does not match. What comes later counts by its own.
+
+    \b
+    Exit codes: 0 all that matched have this priority, or were counted, 1 some have not, or not confirmed, 2 wrong usage, or no terminal to ask
+    on, 4 no server.
+    """  # noqa: D301
+    if filters.are_none != everything:
+        raise usage_error("give filters, or --all")
+
+    def act(selection: Selection, *, dry_run: bool) -> AsyncIterator[BulkStep]:
+        return selection.prioritize(priority.value, dry_run=dry_run, limit=limit)
+
+    words = ("Prioritize", f"of {priority} priority")
+    return _applied(target, filters, words, act, reason="", dry_run=dry_run, yes=yes)
 
 
 def _applied(

@@ -13,7 +13,7 @@ from command_bus.cli import PROGRAM
 from command_bus.cli.commands.entity_view import details, key_table
 from command_bus.cli.completion import entity_words
 from command_bus.cli.connection import act_on_bus, on_bus, operator_name
-from command_bus.cli.options import Action, Answer, Json, PauseFor, PauseUntil, Reason, Target, Yes, with_target
+from command_bus.cli.options import Action, Answer, Json, PauseFor, PauseUntil, PriorityName, Reason, Target, Yes, with_target
 from command_bus.cli.output import pluralize, to_json
 from command_bus.cli.terminal import (
     ExitCode,
@@ -76,13 +76,14 @@ def entity(
     pause   start none of its commands until `resume` (or --until, --for); what runs is not touched
     drain   refuse new commands and finish those it has, until `resume`
     resume  undo `pause` or `drain` of this entity
+    prioritize high, normal or low: give all that waits in its line now this priority
     purge   remove its waiting commands; asks first
     abort   end the attempt that runs: it counts as interrupted, so another follows, or a dead letter; asks first
     forget  release the unique key --key: the next command that has it is accepted; what holds it stays in line
     keys    show the unique keys that are held, also by the window of a settled command
     \b
-    Exit codes: 0 done, 1 there was nothing to resume, abort or forget, what runs cannot be ended, or not confirmed, 2 wrong usage, or no terminal
-    to ask on, 3 no answer to abort in time, 4 no server.
+    Exit codes: 0 done, 1 there was nothing to resume, prioritize, abort or forget, what runs cannot be ended, or not confirmed, 2 wrong usage, or no
+    terminal to ask on, 3 no answer to abort in time, 4 no server.
     """  # noqa: D301
     entity_type, entity_id, action = parse_entity_words(words)
     _check_options(action, dry_run=dry_run, force=force, key=bool(key), ends=bool(until or duration))
@@ -96,6 +97,8 @@ def entity(
             one.purge(dry_run=dry_run, yes=yes)
         case Action.RESUME:
             one.resume()
+        case Action.PRIORITIZE:
+            one.prioritize(words[-1], as_json=as_json)
         case Action.FORGET:
             one.forget(key, as_json=as_json)
         case Action.KEYS:
@@ -105,7 +108,7 @@ def entity(
 
 
 def parse_entity_words(words: list[str]) -> tuple[str, str, Action]:
-    """Parse `TYPE:ID [ACTION]` or `TYPE ID [ACTION]` into type, id and action; a type has no colon.
+    """Parse `TYPE:ID [ACTION]` or `TYPE ID [ACTION]` into type, id and action; a type has no colon. A priority may follow `prioritize`.
 
     Raises:
         typer.Exit: The words have neither form.
@@ -114,7 +117,7 @@ def parse_entity_words(words: list[str]) -> tuple[str, str, Action]:
     rest = words[1:]
     if not colon and rest:
         entity_id, *rest = rest
-    if not entity_id or len(rest) > 1:
+    if not entity_id or len(rest) > 1 + (rest[:1] == [Action.PRIORITIZE]):
         raise usage_error(
             "name one entity as TYPE:ID or TYPE ID, then an action or none, as in: command-bus entity account:a-17 pause"
         )
@@ -184,6 +187,20 @@ class _OneEntity:
         if not self._act("Resume entity", lambda scope: scope.resume()):
             raise failure(f"{self._name} was neither paused nor drained itself{_other_obstacle(self.read())}")
         echo(f"{self._name}: resumed")
+
+    def prioritize(self, word: str, *, as_json: bool) -> None:
+        """Give all that waits in its line now another priority.
+
+        Raises:
+            typer.Exit: The word is no priority, or nothing is in the line.
+        """
+        if word not in {*PriorityName}:
+            raise usage_error(f"name the priority: command-bus entity {self._name} prioritize {'|'.join(PriorityName)}")
+        priority = PriorityName(word)
+        done = self._act("Prioritize entity", lambda scope: scope.prioritize(priority.value))
+        if not (done or as_json):
+            raise failure(f"{self._name}: nothing waits or runs")
+        Answer({"entity": self._name, "priority": word, "prioritized": done}, f"{self._name}: {word}", done).show(as_json=as_json)
 
     def forget(self, key: str, *, as_json: bool) -> None:
         """Release a unique key.

@@ -15,7 +15,7 @@ from typer import Argument, Option
 from command_bus.cli import PROGRAM
 from command_bus.cli.completion import command_names, event_names
 from command_bus.cli.connection import on_bus
-from command_bus.cli.options import Answer, Target, with_target
+from command_bus.cli.options import Answer, PriorityName, Target, with_target
 from command_bus.cli.output import to_json
 from command_bus.cli.terminal import echo, print_error, usage_error
 from command_bus.errors import InvalidCommand
@@ -136,14 +136,6 @@ KeepEnd = Annotated[
     str | None,
     Option("--history", metavar="AGE", help="Keep the command's end in the history for this long: '30 days', '12 h'."),
 ]
-
-
-class PriorityName(StrEnum):
-    """The priorities, as words of the command line."""
-
-    HIGH = "high"
-    NORMAL = "normal"
-    LOW = "low"
 
 
 Priority = Annotated[PriorityName | None, Option(help="Priority of the entity's turn [default: the command's].")]

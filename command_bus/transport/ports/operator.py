@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
+from command_bus.messages.policies import Priority
 from command_bus.transport.flows import Flow
 from command_bus.transport.interrupts import Attempt, Interrupt
 from command_bus.transport.records import (
@@ -373,7 +374,7 @@ class Holds(Protocol):
 
 
 class Shares(Protocol):
-    """Reads and writes the weights of tenants, and counts who waits in the lines."""
+    """Reads and writes the weights of tenants and the priorities of what waits, and counts who waits in the lines."""
 
     async def put(self, tenant: str, weight: float | None) -> None:
         """Write a tenant's weight; None takes it back."""
@@ -393,6 +394,13 @@ class Shares(Protocol):
 
     async def served(self) -> Counter[Flow]:
         """Return how many starts each flow had in the last minute, about; a transport that does not count them returns none."""
+        ...
+
+    async def prioritize(self, mailbox: str, priority: Priority, delayed: Sequence[str] = ()) -> int:
+        """Give all that waits in a mailbox now another priority, and return 1, or 0 if nothing is there.
+
+        With ids of delayed commands of this mailbox instead these; return how many still were delayed.
+        """
         ...
 
 

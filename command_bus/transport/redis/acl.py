@@ -161,7 +161,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         ("hincrby hget hset hsetnx", "stats"),
         ("hget hmget hset hdel hscan", "paused"),
         ("hget hmget hdel hexists hscan", "parked"),
-        ("hget hdel hexists hscan hlen hkeys hstrlen", "delayed"),
+        ("hget hset hdel hexists hscan hlen hkeys hstrlen", "delayed"),
         ("hget hmget hset hdel hexists hincrby hlen hscan hgetall", "delayed_counts"),
         ("xadd xlen", "outs*"),  # commands that go to another shard count, too; outcomes of what it takes out go there
         ("hget hset hsetnx hdel hscan", "unique"),

@@ -115,6 +115,7 @@ MAILBOX_HEADS = _load("mailbox_heads")
 READ_MAILBOXES = _load("read_mailboxes")
 READ_RECORDS = _load("read_records")
 RESCHEDULE = _load("reschedule")
+PRIORITIZE = _load("prioritize")
 SCHEDULE_CHANGE = _load("schedule_change")
 SCHEDULE_FIRE = _load("schedule_fire")
 SCHEDULE_BAR = _load("schedule_bar")
@@ -158,6 +159,7 @@ SCRIPTS = (
     READ_MAILBOXES,
     READ_RECORDS,
     RESCHEDULE,
+    PRIORITIZE,
     SCHEDULE_CHANGE,
     SCHEDULE_FIRE,
     SCHEDULE_BAR,

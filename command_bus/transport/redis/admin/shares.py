@@ -1,21 +1,23 @@
-"""`RedisShares`: the weights of tenants, and who waits in the lines. Written on every shard, so that each shares by the same weights."""
+"""`RedisShares`: weights of tenants, written on every shard so that all share by the same, priorities of what waits, and who waits in the lines."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
 from redis.asyncio import Redis
 
+from command_bus.messages.policies import PRIORITIES, Priority
 from command_bus.transport.flows import Flow, flow_of_record, parse_flow
 from command_bus.transport.mailboxes import encoded
 from command_bus.transport.ports.operator import Shares
 from command_bus.transport.redis.connection.retrying import RetryingRequests
-from command_bus.transport.redis.keys import ShardKeys
-from command_bus.transport.redis.mailbox_record import parse_record
-from command_bus.transport.redis.scripts import WEIGHT
+from command_bus.transport.redis.keys import GROUP, ShardKeys
+from command_bus.transport.redis.mailbox_record import parse_record, refuse_newer
+from command_bus.transport.redis.scripts import PRIORITIZE, WEIGHT
 
 _WEIGHT = b"w:"
 _SERVED = b"n:"
@@ -30,6 +32,13 @@ class RedisShares(RetryingRequests, Shares):
         args = [encoded(tenant), "" if weight is None else f"{weight:.6g}"]
         for keys in self._keys.shards:
             await self._run(keys, WEIGHT, [keys.flows, keys.turns], args)
+
+    async def prioritize(self, mailbox: str, priority: Priority, delayed: Sequence[str] = ()) -> int:
+        keys = self._keys_of(mailbox)
+        names = [keys.ready, keys.active, keys.delayed, keys.mailbox(mailbox), *keys.fair]
+        answer = await self._run(keys, PRIORITIZE, names, [GROUP, mailbox, PRIORITIES.index(priority), *delayed])
+        refuse_newer(answer, mailbox)
+        return int(answer)
 
     async def weights(self) -> dict[str, float]:
         pages: list[Any] = [
