@@ -18,6 +18,7 @@ from command_bus.durable.values import encoded_signal
 from command_bus.errors import BadStep, InvalidCommand, InvalidSettings, UnknownCommand
 from command_bus.messages.message import canonical_entity_id, check_entity_type, checked_id
 from command_bus.messages.policies import Priority
+from command_bus.messages.receipts import Receipt, running_id
 from command_bus.messages.reports import ProgressInfo
 from command_bus.randomness import token
 from command_bus.sending.options import checked_priority
@@ -148,7 +149,7 @@ class Commands(OnSession):
         return [mailbox for mailbox in map(mailbox_in, marks) if mailbox is not None]
 
     async def status(
-        self, command_id: str | UUID, *, entity: tuple[str, str | int] | None = None, looks_around: bool = True
+        self, command_id: str | UUID | Receipt[Any], *, entity: tuple[str, str | int] | None = None, looks_around: bool = True
     ) -> CommandStatus:
         """Return where a command is: in line, delayed, running, waiting for what, settled. It is a look at a moment.
 
@@ -158,7 +159,7 @@ class Commands(OnSession):
         up to a second. A thousand commands of a line are looked through for its place.
 
         Args:
-            command_id: Its id.
+            command_id: Its id, or the receipt of its dispatch; of a duplicate that is the command which waits or runs.
             entity: Type and id of its entity, to find it there if its id was generated.
             looks_around: Whether it is looked for among others if it has no mark. For who asks often, or on behalf of strangers, `False`.
 
@@ -166,7 +167,8 @@ class Commands(OnSession):
             UnknownCommand: It was not found.
             TransportUnavailable: The server cannot be reached.
         """
-        return await self._reader(command_id, entity, looks_around=looks_around).status()
+        wanted = running_id(command_id) if isinstance(command_id, Receipt) else command_id
+        return await self._reader(wanted, entity, looks_around=looks_around).status()
 
     def _reader(self, command_id: str | UUID, entity: tuple[str, str | int] | None, *, looks_around: bool = True) -> StatusReader:
         return StatusReader(self._session, checked_id(command_id), self._likely(entity), looks_around=looks_around)

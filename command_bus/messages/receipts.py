@@ -59,7 +59,7 @@ class KeptReceipt(Receipt[R]):
     ask: Callable[..., Awaitable[R]]
 
     async def result(self, *, timeout: float | None = None) -> R:
-        return await self.ask(_asked(self), timeout)
+        return await self.ask(running_id(self), timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Receipt, tuple(self)
@@ -75,7 +75,7 @@ class KeptSyncReceipt(SyncReceipt[R]):
     ask: Callable[..., R]
 
     def result(self, *, timeout: float | None = None) -> R:  # type: ignore[override]  # as above; pyright: ignore[reportIncompatibleMethodOverride]
-        return self.ask(_asked(self), timeout)
+        return self.ask(running_id(self), timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SyncReceipt, tuple(self)
@@ -95,7 +95,7 @@ def kept_blocking(receipt: Receipt[Any], ask: Callable[..., R]) -> SyncReceipt[R
     return keeping
 
 
-def _asked(receipt: Receipt[Any]) -> str:
+def running_id(receipt: Receipt[Any]) -> str:
     """Return the id of the command that runs: of a duplicate by a unique key that is the other one."""
     return receipt.other or receipt.command_id if receipt.status == "duplicate" else receipt.command_id
 

@@ -18,6 +18,7 @@ from command_bus import (
     ResultNotKept,
     SyncCommandBus,
     SyncReceipt,
+    Unique,
     UnknownCommand,
 )
 from tests.conformance.conftest import Sandbox
@@ -62,9 +63,20 @@ async def test_a_receipt_gives_the_result_typed(sandbox: Sandbox, registry: Hand
         free = await bus.dispatch(Tick(), keep_result=True)
         with pytest.raises(CommandTimeout):
             await receipt.result(timeout=0.05)
+        plain = await bus.dispatch(Weigh(scale="a", grams=3), unique=Unique("k"))
+        folded = await bus.dispatch(Weigh(scale="a", grams=4), unique=Unique("k"))
+        found = [await bus.commands.status(each) for each in (receipt, refused, plain, folded, pickle.loads(pickle.dumps(free)))]
+        assert [(each.command_id, each.position) for each in found] == [
+            (receipt.command_id, 1),
+            (refused.command_id, 2),
+            (plain.command_id, 5),
+            (plain.command_id, 5),
+            (free.command_id, 1),
+        ]
         async with bus.worker():
             assert await receipt.result(timeout=20) == 1.5
             assert await receipt.result() == 1.5  # again, as often as one likes
+            assert (await bus.commands.status(receipt)).outcome == "completed"
             with pytest.raises(CommandRejected, match="less than nothing"):
                 await refused.result(timeout=20)
             assert [await raw.result(timeout=20), await scoped.result(timeout=20)] == [0.5, 0.25]
