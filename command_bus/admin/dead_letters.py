@@ -16,6 +16,7 @@ from command_bus.durable.names import ENDING, UNDO
 from command_bus.durable.undo import Ending, pack_ending, unpack_ending
 from command_bus.errors import CommandBusError, InvalidCommand, InvalidSettings, UnknownDeadLetter
 from command_bus.messages.message import Message
+from command_bus.messages.reports import OnDone
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.envelope_options import DURABLE, RETURN, ReturnAddress
@@ -293,13 +294,20 @@ class DeadLetters(OnSession):
         left = replace(left, side="kept" if ending or DURABLE.of(now.options) else "")
         return await self._store.settle(stored, "replay", left, edited, envelope_flow(now), ending=ending)
 
-    async def replay_all(self, *, limit: int | None = None, **filters: Unpack[LetterFilters]) -> int:
+    async def replay_all(
+        self, *, limit: int | None = None, on_done: OnDone | None = None, **filters: Unpack[LetterFilters]
+    ) -> int:
         """Replay all letters that match now, or the oldest `limit` of them; return how many. One that fails again is not replayed twice.
 
         What a durable command called is left to that if its letter matches, too, and what undoes something to that which it undoes. If they begin
         again, and so call it again, its letter is discarded.
 
         An error in the midst says in its `message` how many were replayed before.
+
+        Args:
+            limit: As many at most; None: all.
+            on_done: Is called after each letter with how many were replayed so far.
+            filters: What a letter has to fit.
 
         Raises:
             InvalidCommand: A filter or the limit is not what it may be.
@@ -330,6 +338,8 @@ class DeadLetters(OnSession):
                 error.message = f"{letter_id}, after {replayed:,} were replayed: {error.message}"
                 raise
             replayed += 1
+            if on_done is not None:
+                on_done(replayed)
         return replayed
 
     async def discard(self, letter_id: str) -> None:
@@ -344,10 +354,14 @@ class DeadLetters(OnSession):
         if not await self._discard(await self._stored(letter_id)):
             raise _unknown(letter_id)
 
-    async def purge(self, **filters: Unpack[LetterFilters]) -> int:
+    async def purge(self, *, on_done: OnDone | None = None, **filters: Unpack[LetterFilters]) -> int:
         """Discard all letters that match; how many. Entities that were parked by them go on.
 
         An error in the midst says in its `message` how many were discarded before.
+
+        Args:
+            on_done: Is called after each letter with how many were discarded so far.
+            filters: What a letter has to fit.
         """
         purged = 0
         async for letter in self.list(**filters):
@@ -355,6 +369,8 @@ class DeadLetters(OnSession):
                 stored = await self._store.get(letter.id)
                 if stored is not None and await self._discard(stored):
                     purged += 1
+                    if on_done is not None:
+                        on_done(purged)
             except CommandBusError as error:
                 error.message = f"{letter.id}, after {purged:,} were discarded: {error.message}"
                 raise

@@ -28,6 +28,7 @@ from command_bus.admin.info import (
 )
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import check_entity_type
+from command_bus.messages.reports import OnDone
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.json_forms import read_json
 from command_bus.session import OnSession, Session
@@ -99,16 +100,21 @@ class Entities(OnSession):
         """
         return await self._operator.holds.resume(self._scope)
 
-    async def purge(self) -> int:
+    async def purge(self, *, on_done: OnDone | None = None) -> int:
         """Remove all their waiting commands, not those that run; how many. Callers get `CommandCancelled`.
 
         Commands that arrive while this runs may stay: pause or drain first.
+
+        Args:
+            on_done: Is called after each page with how many were removed so far.
         """
         transport, waiting = self._transport, WaitingCommands(self._session)
         removed = 0
         for shard in range(transport.shards):
             async for page in transport.operator.entities.pages(shard):
                 removed += await waiting.purge_mailboxes({each.mailbox: each.depth for each in page if self._has(each.mailbox)})
+                if on_done is not None:
+                    on_done(removed)
             removed += await waiting.purge_delayed(shard, self._has)
         return removed
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from typer import Exit
 
 from command_bus.cli import PROGRAM
 from command_bus.cli.streams import json_escape
+from command_bus.clock import mono
 from command_bus.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -145,6 +148,32 @@ def show_progress(text: str = "") -> None:
     """Write how far long work is over the last such line of a terminal, on standard error; without a text remove the line."""
     if sys.stderr.isatty():
         typer.echo(f"\r\x1b[K{_one_line(text)}", nl=False, err=True)
+
+
+_PACE = 0.1
+
+
+@contextmanager
+def counting(total: int, done: str) -> Generator[Callable[[int], None]]:
+    """Show how many of all are done, ten times a second at most, and say it if Ctrl-C stops that."""
+    from asyncio import CancelledError
+
+    count, shown = 0, 0.0
+
+    def tell(number: int) -> None:
+        nonlocal count, shown
+        count = number
+        if mono() - shown > _PACE:
+            show_progress(f"{number:,} {done} of {total:,}")
+            shown = mono()
+
+    try:
+        yield tell
+    except CancelledError:
+        show_progress()
+        print_error(f"stopped: {count:,} {done}")
+        raise
+    show_progress()
 
 
 def undo_hint(state: str, command: str) -> str:

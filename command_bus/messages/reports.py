@@ -80,6 +80,8 @@ class ProgressInfo:
 
 
 OnProgress = Callable[[ProgressInfo], object]
+OnDone = Callable[[int], object]
+"""Hears how many an act on many has changed so far."""
 """Hears of a call's progress. What it returns is awaited, if it can be; of a `SyncCommandBus` it is a plain function."""
 
 

@@ -158,7 +158,7 @@ def test_completion_offers_names_from_the_server(shop: Shop) -> None:
     shop.offers(["account:"], "entity", "acc")
     shop.offers(["account:a-1"], "entity", "account:a")
     shop.offers(["a-1"], "entity", "account", ":", "a")  # as bash splits words
-    shop.offers(["pause", "purge"], "entity", "account:a-1", "p")
+    shop.offers(["pause", "prioritize", "purge"], "entity", "account:a-1", "p")
     shop.offers(["abort"], "entity", "account:a-1", "a")
     shop.offers(["resume"], "entity", "account", "a-1", "res")
     shop.offers(["Deposit"], "send", "Dep")

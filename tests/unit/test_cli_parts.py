@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -30,7 +32,7 @@ from command_bus.cli.commands.dlq import DeadLetterReason
 from command_bus.cli.commands.send import _reply_data
 from command_bus.cli.output import pluralize
 from command_bus.cli.process.supervisor import changed_files, snapshot
-from command_bus.cli.terminal import format_value
+from command_bus.cli.terminal import counting, format_value
 from command_bus.cli.times import parse_time
 from command_bus.clock import format_duration
 from command_bus.doctor.diagnosis import (
@@ -388,3 +390,30 @@ class TestSmallThings:
         since = datetime(2026, 11, 21, tzinfo=UTC)
         reply = (Statement(theBalance=Decimal("2.50"), since=since),)
         assert _reply_data(Ask(), reply) == [{"balance": Decimal("2.50"), "since": since}]
+
+
+class TestCounting:
+    """The progress of a long act: on a terminal alone, over the same line; at Ctrl-C what it has done."""
+
+    def counted(self, numbers: Iterable[int], error: BaseException | None = None) -> None:
+        with counting(2000, "replayed") as tell:
+            for number in numbers:
+                tell(number)
+            if error is not None:
+                raise error
+
+    def test_it_shows_ten_lines_a_second_at_most(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+        self.counted(range(1, 1001))
+        assert capsys.readouterr().err == "\r\x1b[K1 replayed of 2,000\r\x1b[K"
+
+    def test_without_a_terminal_it_shows_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.counted(range(1, 1001))
+        assert capsys.readouterr().err == ""
+
+    def test_what_was_done_before_ctrl_c_is_said(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(asyncio.CancelledError):
+            self.counted(range(1, 8), asyncio.CancelledError())
+        assert capsys.readouterr().err == "command-bus: stopped: 7 replayed\n"

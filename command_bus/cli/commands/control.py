@@ -23,7 +23,16 @@ from command_bus.cli.options import (
     with_target,
 )
 from command_bus.cli.output import pluralize, split
-from command_bus.cli.terminal import ExitCode, confirm_or_exit, echo, print_error, undo_hint, usage_error, warn_if_unknown
+from command_bus.cli.terminal import (
+    ExitCode,
+    confirm_or_exit,
+    counting,
+    echo,
+    print_error,
+    undo_hint,
+    usage_error,
+    warn_if_unknown,
+)
 from command_bus.cli.times import parse_end
 
 if TYPE_CHECKING:
@@ -124,7 +133,12 @@ def purge(
     if dry_run or not depth:
         return
     confirm_or_exit("Remove them? It cannot be undone.", yes=yes)
-    removed: int = _change_entities(target, entity_type, lambda chosen: chosen.purge(), "Purge")
+
+    async def purge_all(chosen: Entities) -> int:
+        with counting(depth, "removed") as tell:
+            return await chosen.purge(on_done=tell)
+
+    removed: int = _change_entities(target, entity_type, purge_all, "Purge")
     echo(f"{name}: {pluralize(removed, 'command', 'commands')} removed")
 
 

@@ -17,7 +17,7 @@ from command_bus.cli.completion import command_names, entity_types, letter_ids
 from command_bus.cli.connection import act_on_bus, on_bus
 from command_bus.cli.options import Answer, DryRun, Limit, Target, Yes, command_group, with_options, with_target
 from command_bus.cli.output import format_fields, format_table, format_time, format_time_and_age, pluralize, to_json
-from command_bus.cli.terminal import confirm_or_exit, echo, format_value, usage_error, warn_if_unknown
+from command_bus.cli.terminal import confirm_or_exit, counting, echo, format_value, usage_error, warn_if_unknown
 from command_bus.cli.times import parse_time
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from command_bus.bus import CommandBus
 
     OnOne = Callable[[CommandBus, str], Awaitable[None]]
-    OnAll = Callable[[CommandBus], Awaitable[None]]
+    OnAll = Callable[[CommandBus, int], Awaitable[None]]
 
 
 if TYPE_CHECKING:
@@ -179,8 +179,10 @@ def replay(
         edited = ", edited" if fields is not None else ""
         echo(f"{letter}: replayed {await bus.dead_letters.replay(letter, payload=fields)}{edited}")
 
-    async def replay_all(bus: CommandBus) -> None:
-        echo(f"{await bus.dead_letters.replay_all(limit=limit, **filters):,} replayed")
+    async def replay_all(bus: CommandBus, matching: int) -> None:
+        with counting(min(matching, limit or matching), "replayed") as tell:
+            replayed = await bus.dead_letters.replay_all(limit=limit, on_done=tell, **filters)
+        echo(f"{replayed:,} replayed")
 
     selection = LetterSelection(letters or (), filters, everything, dry_run, limit)
     which = "them" if limit is None else f"the oldest {limit:,} of them"
@@ -244,8 +246,10 @@ def purge(
     Exit codes: 0 purged, 1 not confirmed, 2 wrong usage, or no terminal to ask on, 4 no server.
     """  # noqa: D301
 
-    async def purge_all(bus: CommandBus) -> None:
-        echo(f"{await bus.dead_letters.purge(**filters):,} deleted")
+    async def purge_all(bus: CommandBus, matching: int) -> None:
+        with counting(matching, "deleted") as tell:
+            deleted = await bus.dead_letters.purge(on_done=tell, **filters)
+        echo(f"{deleted:,} deleted")
 
     selection = LetterSelection((), filters, everything, dry_run)
     apply_to_letters(target, selection, "Delete them? It cannot be undone.", None, purge_all, yes=yes)
@@ -382,7 +386,13 @@ def apply_to_letters(
         title = "Replay dead letters" if on_one is not None else "Purge dead letters"
         chosen = ", ".join(f"{name}={value}" for name, value in selection.filters.items() if value is not None)
         few = "" if selection.limit is None else f", the oldest {selection.limit:,} of them"
-        act_on_bus(target, title, chosen or "all dead letters", on_all, why=f"{counts.total():,} matched{few}")
+        act_on_bus(
+            target,
+            title,
+            chosen or "all dead letters",
+            lambda bus: on_all(bus, counts.total()),
+            why=f"{counts.total():,} matched{few}",
+        )
 
 
 async def warn_if_names_unknown(bus: CommandBus, filters: LetterFilters) -> None:

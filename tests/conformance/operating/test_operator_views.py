@@ -135,7 +135,9 @@ async def test_letters_are_chosen_counted_and_replayed_together(sandbox: Sandbox
         assert await letters.replay_all(entity_id="n2") == 1
         await until(lambda: _letters(bus, 4))
         before = [each.id async for each in letters.list()]
-        assert await letters.replay_all(limit=3, reason="failed") == 3
+        told: list[int] = []
+        assert await letters.replay_all(limit=3, on_done=told.append, reason="failed") == 3
+        assert told == [1, 2, 3]
         await until(lambda: _letters(bus, 4))
         assert before[3] in [each.id async for each in letters.list()], "the newest was left"
         for wrong in (0, -1, 1.5, True):
