@@ -132,6 +132,8 @@ class OutboxUnavailable(CommandBusError, RuntimeError):
 class CallCycle(CommandBusError):
     """A handler calls an entity that waits for it, its own say: neither would go on. The message has the path.
 
+    Or what it sends is the end of a chain of more than `max_hops` commands, of which none was delayed.
+
     It is not retried, and all whose calls are in the circle get it.
     """
 

@@ -57,6 +57,7 @@ class SettingOverrides(TypedDict, total=False):
     max_dead_letters: int | None
     max_payload: int
     max_state: int
+    max_hops: int
     max_nesting: int
     compress_above: int | None
     durability: Durability

@@ -151,6 +151,10 @@ class BusSettings(BaseSettings):
     max_state: Annotated[int, Field(ge=64, le=16 * 1024 * 1024)] = Field(
         default=64 * 1024, description="Bytes of the packed state of an entity."
     )
+    max_hops: Count = Field(
+        default=1000,
+        description="Commands that may lead to one, each sent by the handler of the one before, without a delay; one more is refused (`CallCycle`).",
+    )
     max_nesting: Annotated[int, Field(ge=1, le=512)] = Field(default=64, description="Levels of nesting in a payload.")
     compress_above: Count | None = Field(
         default=None, description="Bytes above which payloads and replies travel compressed; none: they never do."
@@ -268,6 +272,11 @@ class BusSettings(BaseSettings):
     def server_url(self) -> str | None:
         """The URL in the clear, for the client only."""
         return None if self.url is None else self.url.get_secret_value()
+
+    @property
+    def home(self) -> tuple[str | None, str]:
+        """The server and the namespace: mailboxes of one home and another are not the same, whatever they are called."""
+        return self.server_url, self.namespace
 
     def entity(self, entity_type: str | None) -> EntityPolicy:
         """Return the policy of an entity type, by default the default policy."""

@@ -455,6 +455,8 @@ class Running:
         suspended: Whether this run of a durable handler is over, because its command waits.
         gathers: Whether it waits for the other commands of its batch.
         beside: Mailboxes of its batch, which none of it may call.
+        hops: How many commands led to it, each sent by the handler of the one before, and none delayed.
+        home: The server and namespace whose mailboxes are meant.
     """
 
     mailbox: str
@@ -472,6 +474,8 @@ class Running:
     suspended: bool = False
     gathers: bool = False
     beside: Collection[str] = ()
+    hops: int = 0
+    home: object = None
 
     def suspend(self) -> None:
         """Let it send nothing more: its command waits."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from command_bus.errors import CommandBusError, InvalidCommand
 from command_bus.scheduling.record import ScheduleRecord
+from command_bus.sending.call_progress import HOPS
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, pack_envelope, unpack_envelope
 from command_bus.serialization.envelope_options import UNIQUE
 from command_bus.serialization.limits import Undecodable
@@ -139,7 +140,16 @@ class Templates(OnSession):
         command_id = record.pinned_id
         # A schedule's `overlap` takes the place of a unique key: a firing has none.
         options = UNIQUE.replaced(stored.options, None)
-        envelope = replace(stored, command_id=command_id, signature=None, correlation_id=None, causation_id=None, options=options)
+        headers = {name: value for name, value in (stored.headers or {}).items() if name != HOPS}  # each firing begins a chain
+        envelope = replace(
+            stored,
+            command_id=command_id,
+            signature=None,
+            correlation_id=None,
+            causation_id=None,
+            headers=headers or None,
+            options=options,
+        )
         protection: Protection | None = self._session.protection
         packed = pack_envelope(envelope) if protection is None else protection.pack(envelope)
         policy = self._settings.entity(envelope.entity_type)

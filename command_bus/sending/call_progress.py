@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from command_bus.errors import BadResult, CallCycle, TransportUnavailable
@@ -19,6 +19,9 @@ from command_bus.transport.mailboxes import mailbox_label
 
 R = TypeVar("R")
 _SHORTEST, _LONGEST, _GROWTH = 0.05, 1.0, 1.5
+HOPS = "hops"
+"""The header with the number of commands that led to one: text, which old workers pass over."""
+_LONGEST_HOPS = 10  # digits; a header may say anything
 
 
 class LookPauses:
@@ -104,7 +107,28 @@ async def _tell(session: Session, command_id: str, mailbox: Callable[[], str], t
                 await said
 
 
-def check_running(out: OutgoingMessage, running: Running, mailbox: str) -> None:
+def hops_in(headers: Mapping[str, str] | None) -> int:
+    """Return how many commands led to one, as its headers say."""
+    text = headers.get(HOPS, "") if headers else ""
+    return int(text) if text.isdecimal() and len(text) < _LONGEST_HOPS else 0
+
+
+def hops_of(out: OutgoingMessage, running: Running, most: int) -> int:
+    """Return how many commands lead to one that the handler that runs here sends; with a delayed one the count begins again.
+
+    Raises:
+        CallCycle: They are too many.
+    """
+    hops = 0 if out.delay_ms else running.hops + 1
+    if hops > most:
+        raise CallCycle(
+            f"the handler of {running.name} sends {out.name} at the end of a chain of {hops:,} commands, none delayed (max_hops={most:,}). If its "
+            "handlers do not send each other commands for ever, let one of them begin again with a delay, or raise max_hops"
+        )
+    return hops
+
+
+def check_running(out: OutgoingMessage, running: Running, mailbox: str, home: object) -> None:
     """Check what the handler that runs here sends.
 
     Raises:
@@ -113,6 +137,8 @@ def check_running(out: OutgoingMessage, running: Running, mailbox: str) -> None:
     """
     if running.suspended:
         raise Suspended
+    if running.home is not home and running.home != home:  # mailboxes of another namespace
+        return
     if out.inbox and (running.mailbox == mailbox or mailbox in running.chain):
         raise _cycle(out, running, mailbox)
     if out.inbox and mailbox in running.beside:

@@ -31,7 +31,7 @@ from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
 from command_bus.messages.policies import MailboxPolicy, PerEntity, Priority, delivered_name
 from command_bus.messages.upcasting import checked_version
-from command_bus.sending.call_progress import check_running
+from command_bus.sending.call_progress import HOPS, check_running, hops_of
 from command_bus.sending.options import compresses, give, new_command_id
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, EnvelopeTemplate, WireEnvelope, pack_envelope, packed_text
 from command_bus.serialization.envelope_options import CALLERS, CHAIN, DURABLE, HISTORY, OTHERS, PRIORITY, VERSION, with_mailbox
@@ -121,10 +121,15 @@ class EnvelopeBuilder:
     Args:
         settings: Limits and policies of entities.
         protection: Signs and encrypts; by default what the settings say.
+
+    Attributes:
+        home: The server and the namespace that it builds for.
+        max_hops: As the settings say.
     """
 
     def __init__(self, settings: BusSettings, protection: Protection | None = None) -> None:
         protection, self._settings = protection or Protection.of(settings), settings
+        self.home, self.max_hops = settings.home, settings.max_hops
         self._encrypts = protection is not None and protection.cipher is not None
         self.pack = pack_envelope if protection is None else protection.pack
         self.sign = None if protection is None else protection.sign
@@ -205,7 +210,12 @@ class EnvelopeBuilder:
         """
         options = dict(out.options)
         PRIORITY.put(options, out.priority or self._settings.entity(out.entity_type).priority)
-        if running is not None and out.inbox:
+        headers = dict(out.headers)
+        if running is not None:
+            headers.pop(HOPS, None)  # of the command whose headers a handler passes on
+            if hops := hops_of(out, running, self.max_hops):
+                headers[HOPS] = str(hops)
+        if running is not None and out.inbox and running.home == self.home:
             CHAIN.put(options, with_mailbox(running.chain, running.mailbox))
             CALLERS.put(options, running.callers)
         return WireEnvelope(
@@ -215,7 +225,7 @@ class EnvelopeBuilder:
             out.inbox,
             correlation_id if running is None else running.correlation_id,
             None if running is None else running.command_id,
-            out.headers or None,
+            headers or None,
             options=options or None,
             compressed=self._compresses and compresses(out, self._settings),
         )  # fmt: skip
@@ -232,7 +242,7 @@ class EnvelopeBuilder:
         others = self._others(out, mailbox)
         if running is not None:
             for each in (mailbox, *(other for other, _ in others)):
-                check_running(out, running, each)
+                check_running(out, running, each, self.home)
         envelope = self.envelope(out, GIVEN_ID if out.given_id else 0, running=running)
         unique = None if out.unique is None else UniqueSubmission.of(out.unique, envelope, mailbox)
         return Submission(

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError, InvalidCommand, QueueFull, TransportUnavailable
-from command_bus.messages.context import Outbox
+from command_bus.messages.context import Outbox, running_command
 from command_bus.messages.event import EventOptions, PublishOptions
 from command_bus.messages.message import Event, Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.sending.call_progress import hops_of
 from command_bus.sending.envelope_builder import EnvelopeBuilder, of_one_line
 from command_bus.sending.publishing import SubscriptionTable
 from command_bus.serialization.stored_fields import stored_row
@@ -168,6 +169,8 @@ class FollowUps(Outbox):
         if out.unique is not None:
             raise InvalidCommand(f"{out.name!r} has a unique key, which context.send does not know: use context.dispatch")
         out.command_id = follow_up_id(self._cause, self.count + 1)
+        if (running := running_command()) is not None:
+            hops_of(out, running, self._builder.max_hops)  # too long a chain is refused at the call, not with the settlement
         return self._add(_Item(out, always))
 
     def publish(self, event: Event, *, always: bool, **options: Unpack[EventOptions]) -> str:

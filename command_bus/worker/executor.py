@@ -25,6 +25,7 @@ from command_bus.messages.context import CommandContext, Running, current_comman
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.snooze import Snooze
 from command_bus.middleware import Handling, around_handle
+from command_bus.sending.call_progress import hops_in
 from command_bus.sending.follow_ups import FollowUps
 from command_bus.sending.kept_run import KeptRun
 from command_bus.serialization.envelope_options import CALLERS, CHAIN
@@ -116,7 +117,7 @@ class Executor:
         self._callers: set[str] = set()
         self._failures = FailureLog(self.worker)
         self._in_threads = ThreadRuns(self.threads, worker=self.worker, works=self.works)
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._home = asyncio.get_running_loop(), self.bus.settings.home
         self.batches = Batches(self.threads, self.contexts, self.grace, is_full=lambda: not self.slots.admits_caller())
         self._of_entity = EntityBatches(self.decisions, self.batches, self.side, around, self._member_ended, self.bus.middleware)
 
@@ -480,6 +481,8 @@ class Executor:
             (*CHAIN.of(envelope.options), *run.started.others),
             run.lends_beyond or run.serves_handler,
             self._lend_place if handler.is_async else self._lend_place_and_thread,
+            hops=hops_in(envelope.headers),
+            home=self._home,
         )
         if run.durable is not None:
             run.durable.on_suspended = running.suspend

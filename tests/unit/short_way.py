@@ -93,7 +93,7 @@ class Way:
     def __init__(self, handler: Callable[[Do], Any], shards: int = 1) -> None:
         registry, settings, keys = HandlerRegistry(), BusSettings(url="redis://none"), KeySpace("n", shards)
         registry.handles(Do)(handler)
-        bus: Any = SimpleNamespace(middleware=(), session=SimpleNamespace(transport=None, protection=None), sender=None)
+        bus: Any = SimpleNamespace(middleware=(), session=SimpleNamespace(transport=None, protection=None), settings=settings)
         self.slots, self.steps, self.state = Slots(100, shards), Answering(), WorkerState()
         decisions, none = Decisions(registry.lookup, settings, worker="w"), cast("Any", None)
         executor = Executor(
