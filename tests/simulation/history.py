@@ -10,6 +10,7 @@ from command_bus.testing.simulated.store import Store
 from tests.simulation.limit_rules import LimitWatch
 from tests.simulation.news import News
 from tests.simulation.state_rules import broken_states
+from tests.simulation.ties import Ties
 from tests.simulation.unique_rules import broken_keys
 
 __all__ = ["Act", "Claim", "Execution", "History", "Journey", "JourneyRun", "Sent", "Told", "Trigger", "of_commands"]
@@ -215,6 +216,7 @@ class History:
         self.claims: list[Claim] = []
         self.triggers: list[Trigger] = []
         self.news = News()
+        self.ties = Ties()
         self.journeys: dict[str, Journey] = {}
         self.follow_ups: dict[str, list[str]] = {}
         """What the handler of a command sends with its settlement, in its order."""

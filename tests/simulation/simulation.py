@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack
 
-from command_bus import BusSettings, CommandBus, CommandBusError
+from command_bus import BusSettings, CommandBus, CommandBusError, EntityPolicy, per_entity
 from command_bus import History as Kept
 from command_bus.testing.simulated.server import Link, Server
 from command_bus.testing.simulated.store import ZSet
@@ -37,6 +37,7 @@ from tests.simulation.network import Network
 from tests.simulation.publication_load import PublicationLoad
 from tests.simulation.scheduling import Scheduler
 from tests.simulation.scripted_loads import ScriptedLoads, scripted_load_of
+from tests.simulation.several_load import SeveralLoad
 from tests.simulation.threads import SimThreads
 from tests.simulation.unique_load import UniqueStorm
 from tests.simulation.workload import REGISTRY, Operator, Producer, current
@@ -91,7 +92,7 @@ def settings(lease: float, shards: int, history: Kept | None, waiting: int) -> B
     return BusSettings(
         url="redis://simulated",
         namespace=NAMESPACE, lease=lease, shards=shards, grace=3.0, concurrency=2, threads=1, quantum=3, dispatch_timeout=6.0, quantum_time=0.2,
-        history=history, max_waiting=waiting,
+        history=history, max_waiting=waiting, entities={"knot": EntityPolicy(mailbox=per_entity(shard_by="/"))},
     )  # fmt: skip
 
 
@@ -249,7 +250,8 @@ class Simulation:
         storm = UniqueStorm(self, bus, process.name)
         durable = DurableLoad(self, bus, process.name)
         published = PublicationLoad(self, bus, process.name)
-        others = [each.run(self.shape.seconds) for each in (storm, durable, published)]
+        several = SeveralLoad(self, bus, process.name)
+        others = [each.run(self.shape.seconds) for each in (storm, durable, published, several)]
         await asyncio.gather(producer.run(commands, self.shape.seconds), *others)
         await bus.close()
 
@@ -370,7 +372,8 @@ class Simulation:
                 await bus.dead_letters.discard(letter.id)
 
     def _sent_as(self, letter: Any) -> Any:
-        return self.history.sent.get((letter.payload or {}).get("tag", ""))
+        tag = (letter.payload or {}).get("tag", "")
+        return self.history.sent.get(tag) or self.history.ties.sent.get(tag)
 
     def _look(self) -> None:
         """Record keys left on the server that should be gone."""

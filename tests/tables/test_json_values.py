@@ -157,8 +157,8 @@ async def command_line_with_class(bench: Bench) -> None:
 async def command_line_announced(bench: Bench) -> None:
     async def send(carrier: Carrier) -> None:
         name = carrier.carry.spec().name
-        kind, entity_id, fields, version = await announced_fields(bench.bus.bus, name, fields_from(text_of(carrier)))
-        await bench.bus.bus.dispatch_raw(kind, entity_id, name, fields, version=version)
+        raw = await announced_fields(bench.bus.bus, name, fields_from(text_of(carrier)))
+        await bench.bus.bus.dispatch_raw(raw.entity_type, raw.entity_id, name, raw.payload, version=raw.version)
 
     await bench.come(_at_the_line(send))
 
@@ -167,9 +167,9 @@ async def command_line_announced(bench: Bench) -> None:
 async def schedules_put(bench: Bench) -> None:
     async def put(carrier: Carrier) -> None:
         name = carrier.carry.spec().name
-        kind, entity_id, fields, version = await announced_fields(bench.bus.bus, name, fields_from(text_of(carrier)))
-        plan = f"s{carrier.number}", kind, entity_id, name, fields, every(60)
-        await bench.bus.bus.schedules.put_raw(*plan, version=version)
+        raw = await announced_fields(bench.bus.bus, name, fields_from(text_of(carrier)))
+        plan = f"s{carrier.number}", raw.entity_type, raw.entity_id, name, raw.payload, every(60)
+        await bench.bus.bus.schedules.put_raw(*plan, version=raw.version)
 
     for carrier in bench.carriers:
         with bench.sent(carrier):

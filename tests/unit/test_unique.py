@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from command_bus import BusSettings, Command, Envelope, InvalidCommand, RegistrationError, Unique
+from command_bus import BusSettings, Command, Envelope, InvalidCommand, RawEnvelope, RegistrationError, Unique
 from command_bus.messages.message import EntityId
 from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.envelope import unpack_envelope
@@ -71,7 +71,7 @@ def test_86_options_that_do_not_go_together_are_refused(message: Any, options: A
 
 def test_a_raw_dispatch_without_entity_has_no_key() -> None:
     with pytest.raises(InvalidCommand, match="names none"):
-        BUILDER.raw(None, None, "Tick", {}, 1, {"unique": Unique("k")})
+        BUILDER.raw(RawEnvelope(None, None, "Tick", {}, options={"unique": Unique("k")}))
 
 
 def test_a_class_needs_an_entity_and_a_unique() -> None:

@@ -112,9 +112,12 @@ local function admit(id, name, box, at)
     if places and places > 0 then redis.pcall('HINCRBY', KEYS[12], 'depth', places) end
     if key then move_stander(unique, key, 'd:' .. id, added) end
     redis.call('HDEL', delayed, id)
-    count_down_delayed(delayed_counts, name, id)
-    local last = redis.call('HGET', delayed_counts, name .. '*')
-    if last and string.match(last, '|(.*)$') == id then redis.call('HDEL', delayed_counts, name .. '*') end
+    local kept = lines_kept(value)
+    count_down_delayed(delayed_counts, name, id, kept)
+    for each in each_line(name, kept) do
+      local last = redis.call('HGET', delayed_counts, each .. '*')
+      if last and string.match(last, '|(.*)$') == id then redis.call('HDEL', delayed_counts, each .. '*') end
+    end
     if record and queue_up then
       redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box))
     end

@@ -123,17 +123,20 @@ local function open_batch(batch)
   -- Keep a command until it takes its place, or put it there. Return the error if its mailbox takes nothing;
   -- then its place, d while it is kept, and until when.
   local function stand(box, envelope, id, flow, delay, key, others)
-    local at = waits_until(batch.due, delayed, later, names[box], id, delay)
+    local at, lines = waits_until(batch.due, delayed, later, names[box], id, delay), others and '' or nil
+    for _, other in ipairs(others or {}) do
+      local there = delay == 0 and waits_until(batch.due, delayed, later, names[other], id, 0)
+      at, lines = there and math.max(at or there, there) or at, lines .. names[other] .. '= '
+    end
     if not at then return put_all(box, envelope, flow, others) end
     if key or others then envelope = '\193e:' .. #envelope .. ':' .. envelope end
     if key then envelope = envelope .. 'u:' .. #key .. ':' .. key end
-    if others then
-      local text = ''
-      for _, other in ipairs(others) do text = text .. names[other] .. '= ' end
-      envelope = envelope .. 'w:' .. #text .. ':' .. text
+    if others then envelope = envelope .. 'w:' .. #lines .. ':' .. lines end
+    for each in each_line(names[box], delay == 0 and lines) do
+      if others and delay == 0 then try('HSET', later, each .. '*', format('%.0f|', at) .. id) end
     end
     return postpone(batch.ready, batch.due, delayed, later, KEYS[first_box + box], names[box], id, at,
-      with_flow(envelope, flow)), PLACE.DELAYED, at
+      with_flow(envelope, flow), lines), PLACE.DELAYED, at
   end
 
   function batch.accept(box, i, envelope, id, delay, command, others)

@@ -16,18 +16,36 @@ local function due_member(delayed_counts, id)
   return string.format('d:%016.0f:', type(number) == 'string' and tonumber(number) or 0) .. id
 end
 
+-- Return a function that goes through the mailboxes that a delayed command will enter: its own, and those
+-- that its entry names (see shared/several.lua). All of them count it.
+local function each_line(name, lines) return string.gmatch(name .. '= ' .. (lines or ''), '(%S+)=') end
+
+-- Return the further mailboxes that a value of `delayed` names; nil if it names none.
+local function lines_kept(value)
+  local at = string.match(value, '^[^\n]*\n\193()')
+  while at do
+    local field, length, from = string.match(value, '^([^:]+):(%d+):()', at)
+    if not field then return nil end
+    if field == FIELD.LINES then return string.sub(value, from, from + length - 1) end
+    at = from + length
+  end
+end
+
 -- Count one delayed command less. Called behind the first write, so it does not fail.
-local function count_down_delayed(delayed_counts, name, id)
-  local left = redis.pcall('HINCRBY', delayed_counts, name, -1)
-  if type(left) ~= 'number' or left <= 0 then redis.pcall('HDEL', delayed_counts, name, name .. '*') end
+local function count_down_delayed(delayed_counts, name, id, lines)
+  for each in each_line(name, lines) do
+    local left = redis.pcall('HINCRBY', delayed_counts, each, -1)
+    if type(left) ~= 'number' or left <= 0 then redis.pcall('HDEL', delayed_counts, each, each .. '*') end
+  end
   redis.pcall('HDEL', delayed_counts, '*' .. id)
   if redis.pcall('HLEN', delayed_counts) == 1 then redis.pcall('HDEL', delayed_counts, '*') end
 end
 
 -- Take a delayed command away; return whether it was there.
 local function take_delayed(due, delayed, delayed_counts, name, id)
-  if redis.call('HDEL', delayed, id) == 0 then return false end
+  local value = redis.call('HGET', delayed, id)
+  if not value or redis.call('HDEL', delayed, id) == 0 then return false end
   redis.call('ZREM', due, due_member(delayed_counts, id))
-  count_down_delayed(delayed_counts, name, id)
+  count_down_delayed(delayed_counts, name, id, lines_kept(value))
   return true
 end

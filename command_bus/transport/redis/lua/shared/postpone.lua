@@ -38,14 +38,17 @@ local function with_flow(entry, flow)
 end
 
 -- Keep a delayed command until a moment; return the error if the server takes nothing. `due`, `delayed` and
--- `delayed_counts` are keys, `entry` is the command as `delayed` keeps it.
-local function keep_delayed(ready, due, delayed, delayed_counts, name, id, at, entry)
+-- `delayed_counts` are keys, `entry` is the command as `delayed` keeps it, `lines` what that names of further
+-- mailboxes.
+local function keep_delayed(ready, due, delayed, delayed_counts, name, id, at, entry, lines)
   local late = count_overdue(due)
   if type(late) == 'table' then return late end
   local kept = redis.pcall('HSET', delayed, id, name .. '\n' .. entry)
   if type(kept) == 'table' then return kept end
-  if type(redis.pcall('HINCRBY', delayed_counts, name, 1)) == 'table' then
-    redis.pcall('HSET', delayed_counts, name, '1')
+  for each in each_line(name, lines) do
+    if type(redis.pcall('HINCRBY', delayed_counts, each, 1)) == 'table' then
+      redis.pcall('HSET', delayed_counts, each, '1')
+    end
   end
   if kept == 1 then
     local number = redis.pcall('HINCRBY', delayed_counts, '*', 1)
@@ -64,10 +67,10 @@ end
 
 -- Keep a delayed command as above; return the error also if its mailbox, with the key `box`, is of another
 -- type.
-local function postpone(ready, due, delayed, delayed_counts, box, name, id, at, entry)
+local function postpone(ready, due, delayed, delayed_counts, box, name, id, at, entry, lines)
   local length = redis.pcall('XLEN', box)
   if type(length) == 'table' then return length end
-  return keep_delayed(ready, due, delayed, delayed_counts, name, id, at, entry)
+  return keep_delayed(ready, due, delayed, delayed_counts, name, id, at, entry, lines)
 end
 
 -- Return until when a command that comes now is kept; nil if it takes its place at once. One whose moment is

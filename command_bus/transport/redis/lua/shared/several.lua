@@ -14,8 +14,8 @@
 -- All lines of a command are in one shard, so in one slot: keys of mailboxes are made of their names.
 
 -- The envelope of a place: with an option that a release without several entities does not know, so that it
--- leaves the mailbox alone. [1, '', 'place', nil, nil, '', OPTIONS, nil, nil, nil, nil, nil, {j: []}]
-local PLACE_ENVELOPE = '\157\1\160\165place\192\192\196\0\206\0\1\0\0\192\192\192\192\192\129\161j\144'
+-- leaves the mailbox alone. [1, '-', 'place', nil, nil, '', OPTIONS, nil, nil, nil, nil, nil, {j: []}]
+local PLACE_ENVELOPE = '\157\1\161-\165place\192\192\196\0\206\0\1\0\0\192\192\192\192\192\129\161j\144'
 
 -- Return what moves the places of commands. `keys` has the names of the keys ready, active, lone and paused,
 -- which is nil where nothing is paused. `read` returns the record of a mailbox, `write` writes it; false is
