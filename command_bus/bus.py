@@ -21,6 +21,7 @@ from command_bus.admin.fleet import Fleet
 from command_bus.admin.history import CommandHistory
 from command_bus.admin.info import Stats
 from command_bus.admin.limits import Limits
+from command_bus.admin.services import Services
 from command_bus.admin.states import States
 from command_bus.admin.statistics import Statistics
 from command_bus.admin.subscriptions import Subscriptions
@@ -105,6 +106,7 @@ class CommandBus:
         notifier: Sends notices and listens to them: `async with bus.notifier.listen("work", types={"order"}) as woken: …`.
         views: What is stuck, and entities by a part of their ids, at a cost that does not grow with the namespace.
         states: What entities are, as their last settled commands left it: get, list, correct, delete it.
+        services: Other services that the settings name, each a bus: `await bus.services.get("warehouse")`.
         subscriptions: Who gets the events that are published: list, put, pause, remove.
         audit: What operators did, and why: write and read it.
         trends: Figures of the last days, a minute apart.
@@ -155,9 +157,17 @@ class CommandBus:
         self.history = CommandHistory(self.session)
         self.views = Views(self.session)
         self.states = States(self.session)
+        self.services = Services(self.session, self._of_service)
         self.subscriptions = Subscriptions(self.session, self.sender.subscriptions)
         self.audit = Audit(self.session)
         self.trends = Trends(self.session)
+
+    def _of_service(self, settings: BusSettings) -> CommandBus:
+        """Make the bus of another service."""
+        session = self.session
+        bus = CommandBus(settings=settings, middleware=self.middleware, cipher=self.cipher, clients=session.clients)
+        bus.session.hook = session.hook
+        return bus
 
     @classmethod
     def in_memory(cls, **arguments: Unpack[BusArguments]) -> Self:

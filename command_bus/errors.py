@@ -201,6 +201,12 @@ class UnknownCommand(CommandBusError, LookupError):
     code = "unknown_command"
 
 
+class UnknownService(CommandBusError, LookupError):
+    """No service of this name is configured; the message has those that are."""
+
+    code = "unknown_service"
+
+
 class UnknownDeadLetter(CommandBusError, LookupError):
     """No dead letter with this id: it was replayed, discarded or purged before."""
 

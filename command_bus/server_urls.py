@@ -44,6 +44,7 @@ _PROTOCOL = "2"
 _DATABASE = re.compile(r"/?([0-9]{1,9}/?)?")
 _MODERN = ("771", "772")  # ssl.TLSVersion.TLSv1_2 and TLSv1_3, as a URL writes them
 _WORD_OF_SECRETS = "pass"
+_OF_SERVICES = ("namespace", "shards")
 
 
 def split_url(url: str) -> SplitResult:
@@ -103,6 +104,15 @@ def _refused_option(parts: SplitResult) -> str | None:
         if name not in _TAKEN | _LEFT | _OURS:
             return f"its options behind the ? are not all options of a connection: {', '.join(sorted(_TAKEN))}; {_QUOTE}"
     return None
+
+
+def split_service(url: str) -> tuple[str, dict[str, str]]:
+    """Return the URL of a service without the options that are not of its server, and these: `namespace` and `shards`."""
+    address, _, query = url.partition("?")
+    options = [each for each in query.split("&") if each]
+    own = {name: unquote(value) for name, _, value in (each.partition("=") for each in options) if name in _OF_SERVICES}
+    kept = [each for each in options if each.partition("=")[0] not in _OF_SERVICES]
+    return f"{address}?{'&'.join(kept)}" if kept else address, own
 
 
 def with_taken_options(url: str) -> str:

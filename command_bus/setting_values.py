@@ -28,6 +28,7 @@ class SettingOverrides(TypedDict, total=False):
     tls_key: str | Path | None
     shards: int
     entities: Mapping[str, EntityPolicy]
+    services: Mapping[str, str | SecretStr]
     delivery: Delivery | None
     retry: RetryPolicy | None
     attempt_timeout: float | None

@@ -15,14 +15,14 @@ from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, Validation
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from command_bus.clock import LONGEST
-from command_bus.errors import InvalidSettings
+from command_bus.errors import InvalidSettings, UnknownService
 from command_bus.messages.handling_policy import HandlingPolicy, handling_policy
 from command_bus.messages.history import History, HistoryChoice, checked_history, history_of
 from command_bus.messages.limits import Limit, checked_bus_limits
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import Delivery, EntityPolicy
 from command_bus.messages.retry_policy import RetryPolicy
-from command_bus.server_urls import unverified, url_fault, weakened
+from command_bus.server_urls import split_service, unverified, url_fault, weakened
 from command_bus.setting_values import Durability, LogLevel, SettingValues
 from command_bus.spelling import did_you_mean, nearest
 
@@ -67,6 +67,11 @@ class BusSettings(BaseSettings):
         default=1, description="Hash tags that the entities are spread over; fixed once recorded."
     )
     entities: dict[str, EntityPolicy] = Field(default_factory=dict, description="Policies per entity type.")
+    services: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description="URLs of other services by name, for `bus.services.get(name)`; behind the `?` may stand `namespace`, by default the name, "
+        "and `shards`. Without an address, as in `?namespace=stock`: on this server.",
+    )
     delivery: Delivery | None = Field(
         default=None,
         description="What an interruption means to commands whose class and entity type do not say: `at_least_once` (the default) or `at_most_once`.",
@@ -210,6 +215,15 @@ class BusSettings(BaseSettings):
             raise ValueError("1 to 100 of letters, digits, '_', '.' and '-'")
         return value
 
+    @field_validator("services")
+    @classmethod
+    def _services_have_urls(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, url in value.items():
+            place, _ = split_service(url.get_secret_value().strip())
+            if place and (fault := url_fault(place)) is not None:
+                raise ValueError(f"{name}: {fault}")
+        return value
+
     @field_validator("history")
     @classmethod
     def _history_has_bounds(cls, value: HistoryChoice | None) -> History | Literal[False] | None:
@@ -277,6 +291,25 @@ class BusSettings(BaseSettings):
     def home(self) -> tuple[str | None, str]:
         """The server and the namespace: mailboxes of one home and another are not the same, whatever they are called."""
         return self.server_url, self.namespace
+
+    def service(self, name: str) -> Self:
+        """Return the settings of a bus of another service: its server, its namespace, and all else as here.
+
+        Raises:
+            InvalidSettings: Its namespace or its number of shards is none, or its URL does not go with the other settings.
+            UnknownService: It is not configured.
+        """
+        if name not in self.services:
+            known = ", ".join(sorted(self.services)) or "none"
+            raise UnknownService(
+                f"no service {name!r} is configured in services; there are: {known}{did_you_mean(name, self.services)}"
+            )
+        url, own = split_service(self.services[name].get_secret_value().strip())
+        values: dict[str, Any] = {field: getattr(self, field) for field in type(self).model_fields}
+        values |= {"namespace": name, "shards": 1, **own, "url": url or self.url}
+        if url and not url.startswith("rediss"):
+            values |= {"tls_ca": None, "tls_cert": None, "tls_key": None}
+        return type(self)(**values)
 
     def entity(self, entity_type: str | None) -> EntityPolicy:
         """Return the policy of an entity type, by default the default policy."""

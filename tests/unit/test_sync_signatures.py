@@ -37,6 +37,7 @@ ASYNC_ONLY = {
     "notifier": "who listens does so in an event loop; what it tells it tells",
     "session": "of an event loop",
     "sender": "of an event loop",
+    "services": "each a bus of this event loop: SyncCommandBus(settings=settings.service(name)) is one of its own",
     "cipher": "as given",
     "registry": "for workers",
 }
