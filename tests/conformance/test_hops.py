@@ -34,7 +34,7 @@ class Root(Command[list[str]], entity="root", durable=True, retry=ONCE):
     root: EntityId
 
 
-class Order(Command[str], entity="order", retry=ONCE):
+class Hop(Command[str], entity="order", retry=ONCE):
     order: EntityId
     to: str = ""
 
@@ -86,8 +86,8 @@ async def test_delayed_commands_and_firings_begin_again(sandbox: Sandbox) -> Non
     hops: list[str] = []
     registry = service(hops)
 
-    @registry.handles(Order)
-    async def order(command: Order, context: CommandContext) -> str:
+    @registry.handles(Hop)
+    async def order(command: Hop, context: CommandContext) -> str:
         await context.bus.schedules.put("ping", Ping(ping="s", left=0), every(3600))  # type: ignore[union-attr]
         await context.bus.schedules.trigger("ping")  # type: ignore[union-attr]
         return context.headers.get("hops", "0")
@@ -97,7 +97,7 @@ async def test_delayed_commands_and_firings_begin_again(sandbox: Sandbox) -> Non
         await bus.wait_idle(20)
         assert hops == ["0"] * 9
         hops.clear()
-        assert await bus.call(Order(order="o"), headers={"hops": "2"}) == "2"
+        assert await bus.call(Hop(order="o"), headers={"hops": "2"}) == "2"
         await until(lambda: hops)
         assert hops == ["0"]
         assert await bus.call(Ping(ping="x", left=0), headers={"hops": "many"}) == 2
@@ -127,14 +127,14 @@ async def test_entities_of_two_namespaces_may_have_one_name(sandbox: Sandbox) ->
     def orders(name: str, buses: dict[str, CommandBus]) -> HandlerRegistry:
         registry = HandlerRegistry()
 
-        @registry.handles(Order)
-        async def order(command: Order, context: CommandContext) -> str:
+        @registry.handles(Hop)
+        async def order(command: Hop, context: CommandContext) -> str:
             ran.append(f"{name} {context.headers.get('hops', '0')}")
             if command.to == "round":
                 other = buses["warehouse" if name == "shop" else "shop"]
-                await other.dispatch(Order(order=command.order, to="round"))
+                await other.dispatch(Hop(order=command.order, to="round"))
             elif command.to:
-                return await buses[command.to].call(Order(order=command.order), timeout=5)
+                return await buses[command.to].call(Hop(order=command.order), timeout=5)
             return name
 
         return registry
@@ -149,13 +149,13 @@ async def test_entities_of_two_namespaces_may_have_one_name(sandbox: Sandbox) ->
             two.worker(),
         ):
             buses |= {"shop": one, "warehouse": two}
-            assert await one.call(Order(order="o-1", to="warehouse"), timeout=10) == "warehouse"
+            assert await one.call(Hop(order="o-1", to="warehouse"), timeout=10) == "warehouse"
             assert ran == ["shop 0", "warehouse 1"]
             ran.clear()
             with pytest.raises(CallCycle, match="which it holds itself"):
-                await one.call(Order(order="o-1", to="shop"), timeout=10)
+                await one.call(Hop(order="o-1", to="shop"), timeout=10)
             ran.clear()
-            await one.dispatch(Order(order="o-2", to="round"))
+            await one.dispatch(Hop(order="o-2", to="round"))
             await asyncio.sleep(0.2)
             await one.wait_idle(10)
             await two.wait_idle(10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,7 @@ class SeveralLoad:
         for _ in range(2):
             await asyncio.sleep(self._random.random() * seconds / 4)
             scope = self._bus.entity("knot", f"k/{self._random.randrange(_KNOTS)}")
-            await self._until_answered(lambda scope=scope: scope.pause("a look"))
+            await self._until_answered(partial(scope.pause, "a look"))
             await asyncio.sleep(self._random.random() * seconds / 4)
             await self._until_answered(scope.resume)
 
@@ -139,7 +140,7 @@ class SeveralLoad:
             tag = f"p{1 + number % 2}.k{self._random.randrange(14)}"
             if tag in ties:
                 ties[tag].discarded = True
-                await self._until_answered(lambda tag=tag: self._bus.commands.cancel(tag))
+                await self._until_answered(partial(self._bus.commands.cancel, tag))
         if self._random.random() < 0.3:
             knot = f"k/{self._random.randrange(_KNOTS)}"
             for tie in ties.values():

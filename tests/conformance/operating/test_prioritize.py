@@ -24,7 +24,7 @@ from command_bus.admin.selection import BulkStep
 from command_bus.errors import InvalidCommand
 from tests.conformance.conftest import Sandbox
 
-registry = HandlerRegistry()
+REGISTRY = HandlerRegistry()
 ran: list[str] = []
 began, goes_on = asyncio.Event(), asyncio.Event()
 FEW = 8 + 12
@@ -54,14 +54,14 @@ class Note(Command[None]):
     text: str
 
 
-@registry.handles(Ship)
+@REGISTRY.handles(Ship)
 async def ship(command: Ship, context: CommandContext) -> None:
     if command.fails and context.attempt == 1:
         raise RuntimeError("as planned")
     ran.append(f"{command.parcel}{command.note}")
 
 
-@registry.handles(Pull)
+@REGISTRY.handles(Pull)
 async def pull(command: Pull) -> None:
     ran.append(str(command.page))
     if command.page == "first":
@@ -69,18 +69,18 @@ async def pull(command: Pull) -> None:
         await goes_on.wait()
 
 
-@registry.handles(Import)
+@REGISTRY.handles(Import)
 async def imported(command: Import) -> None:
     ran.append(str(command.file))
 
 
-@registry.handles(Approve)
+@REGISTRY.handles(Approve)
 async def approve(command: Approve, context: DurableContext) -> None:
     await context.signal("yes")
     ran.append(str(command.order))
 
 
-@registry.handles(Note)
+@REGISTRY.handles(Note)
 async def note(command: Note) -> None:
     ran.append(command.text)
 
@@ -114,7 +114,7 @@ async def priorities(bus: CommandBus, entity_type: str = "parcel") -> dict[str, 
 @pytest.mark.promise("Priorities and shares")
 async def test_an_entity_passes_what_waits_though_nothing_had_a_priority_before(sandbox: Sandbox) -> None:
     """What was ready before is brought back into the line. agenda#1254, bullmq#2387, bullmq#2507."""
-    async with sandbox.bus(registry=registry) as bus:
+    async with sandbox.bus(registry=REGISTRY) as bus:
         await bulk(bus)
         assert await bus.entity("parcel", "b290").prioritize("normal"), "it is of this priority: nothing is switched on"
         assert not await bus.entity("parcel", "none").prioritize("high")
@@ -132,7 +132,7 @@ async def test_an_entity_passes_what_waits_though_nothing_had_a_priority_before(
 
 
 async def test_it_holds_for_what_waits_now_and_what_comes_later_counts_by_its_own(sandbox: Sandbox) -> None:
-    async with sandbox.bus(registry=registry) as bus:
+    async with sandbox.bus(registry=REGISTRY) as bus:
         await bulk(bus, 40)
         for entity, priority in (("low", "high"), ("high", "low"), ("back", "high")):
             await bus.dispatch(Ship(parcel=entity), priority=priority)
@@ -148,7 +148,7 @@ async def test_it_holds_for_what_waits_now_and_what_comes_later_counts_by_its_ow
 
 async def test_a_retry_has_the_new_priority(sandbox: Sandbox) -> None:
     """Betterment/delayed#123, bull#1755: a retry came back with the priority of its enqueue, or with none."""
-    async with sandbox.bus(registry=registry) as bus:
+    async with sandbox.bus(registry=REGISTRY) as bus:
         await bus.dispatch(Ship(parcel="r", fails=True))
         async with bus.worker(concurrency=1):
             while not [each async for each in bus.commands.select(state="retrying")]:
@@ -163,7 +163,7 @@ async def test_a_retry_has_the_new_priority(sandbox: Sandbox) -> None:
 
 async def test_a_delayed_command_keeps_the_new_priority_when_it_is_due_or_promoted(sandbox: Sandbox) -> None:
     """bull#915, bull#1205: a delayed one came as if it had none."""
-    async with sandbox.bus(registry=registry) as bus:
+    async with sandbox.bus(registry=REGISTRY) as bus:
         for name in ("one", "two", "three"):
             await bus.dispatch(Ship(parcel=name), delay=60, command_id=name, priority="low")
         await bulk(bus)
@@ -181,7 +181,7 @@ async def test_a_delayed_command_keeps_the_new_priority_when_it_is_due_or_promot
 
 async def test_paused_entities_have_the_new_priority_when_they_go_on(sandbox: Sandbox) -> None:
     """bull#922: what was moved while the queue was paused came back in another order."""
-    async with sandbox.bus(registry=registry) as bus:
+    async with sandbox.bus(registry=REGISTRY) as bus:
         await bulk(bus)
         await bus.entities.of("parcel").pause("stock")
         async with bus.worker(concurrency=4):
@@ -196,7 +196,7 @@ async def test_paused_entities_have_the_new_priority_when_they_go_on(sandbox: Sa
 
 
 async def test_what_waits_for_a_limit_gets_another_place_in_its_queue(sandbox: Sandbox) -> None:
-    async with sandbox.bus(registry=registry) as bus, bus.worker(concurrency=8):
+    async with sandbox.bus(registry=REGISTRY) as bus, bus.worker(concurrency=8):
         await bus.limits.put("partner", concurrency=1)
         for page in ("first", *map(str, range(6))):
             await bus.dispatch(Pull(page=page))
@@ -213,7 +213,7 @@ async def test_what_waits_for_a_limit_gets_another_place_in_its_queue(sandbox: S
 
 async def test_all_that_match_get_it_and_a_line_is_one(sandbox: Sandbox) -> None:
     """awa#307: one act for one job and for all of a filter; attempts and unique keys stay as they are."""
-    async with sandbox.bus(registry=registry) as bus:
+    async with sandbox.bus(registry=REGISTRY) as bus:
         await bulk(bus, 30)
         await bus.dispatch(Ship(parcel="u", note="1"), unique=Unique("k"))
         await bus.dispatch(Ship(parcel="u", note="2"))
@@ -233,7 +233,7 @@ async def test_all_that_match_get_it_and_a_line_is_one(sandbox: Sandbox) -> None
 
 async def test_tenants_and_lanes_and_commands_without_an_entity_keep_what_they_are(sandbox: Sandbox) -> None:
     settings = {"entities": {"parcel": EntityPolicy(mailbox=lanes(2))}}
-    async with sandbox.bus(registry=registry, **settings) as bus:
+    async with sandbox.bus(registry=REGISTRY, **settings) as bus:
         await bus.dispatch_batch(Import(file=f"f{number}", customer="acme") for number in range(30))
         assert await bus.entity("file", "f25").prioritize("high")
         found = (await bus.entities.of("file").list(limit=100)).entities
@@ -250,7 +250,7 @@ async def test_tenants_and_lanes_and_commands_without_an_entity_keep_what_they_a
 
 
 async def test_a_durable_one_that_waits_has_it_when_it_goes_on(sandbox: Sandbox) -> None:
-    async with sandbox.bus(registry=registry) as bus:
+    async with sandbox.bus(registry=REGISTRY) as bus:
         receipt = await bus.dispatch(Approve(order="o"))
         async with bus.worker(concurrency=1):
             while (await bus.commands.status(receipt.command_id)).state != "suspended":
