@@ -319,7 +319,7 @@ class Simulation:
             if self.loop.time() > moved + patience:
                 history.stuck = f"for {patience} s nothing happened, and there is still work: {states}"
                 break
-            if set(states) == {"s"} or ("s" in states and self.loop.time() > moved + _CALLERS_WAIT):
+            if set(states) - {"b"} == {"s"} or ("s" in states and self.loop.time() > moved + _CALLERS_WAIT):
                 await self._free(bus, random)
             await asyncio.sleep(0.2)
 
