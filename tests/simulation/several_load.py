@@ -85,7 +85,7 @@ async def four(command: Four, context: CommandContext) -> None:
 
 
 class SeveralLoad:
-    """Sends for one process; the first of them also pauses, cancels and purges."""
+    """Sends for one process, or operates."""
 
     def __init__(self, simulation: Simulation, bus: CommandBus, name: str) -> None:
         self._simulation, self._bus, self._name = simulation, bus, name
@@ -95,10 +95,12 @@ class SeveralLoad:
     async def run(self, seconds: float) -> None:
         if not self._takes_part:
             return
-        work = [self._send(number, seconds) for number in range(14)]
-        if self._name == "p1":
-            work += [self._pause(seconds), self._remove(seconds)]
-        await asyncio.gather(*work)
+        await asyncio.gather(*(self._send(number, seconds) for number in range(14)))
+
+    async def operate(self, seconds: float) -> None:
+        """Pause, cancel and purge, for a process that is not killed."""
+        if self._takes_part:
+            await asyncio.gather(self._pause(seconds), self._remove(seconds))
 
     def _command(self, tag: str) -> Any:
         ids = [f"k/{self._random.randrange(_KNOTS)}" for _ in range(4)]

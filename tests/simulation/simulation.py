@@ -260,7 +260,8 @@ class Simulation:
         await Operator.retry_until(bus.open)
         random = Random(f"operator {self.seed}")
         pauses = Operator(self, bus, random).run(random.choice((0, 1, 2)), self.shape.seconds)
-        await asyncio.gather(pauses, Ender(self, bus).run(self.shape.seconds))
+        several = SeveralLoad(self, bus, "op").operate(self.shape.seconds)
+        await asyncio.gather(pauses, Ender(self, bus).run(self.shape.seconds), several)
         await bus.close()
 
     async def _schedule(self, process: Process) -> None:
