@@ -25,8 +25,6 @@ from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.native import Packer, unpackb
 
-__all__ = ["framed", "serve"]
-
 _HEAD = 4
 
 

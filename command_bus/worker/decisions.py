@@ -341,6 +341,8 @@ class Decisions:
         The error of an outcome that a durable command has stored comes again in each retry, and a call that leads back does so again: both are
         final.
         """
+        if isinstance(error, BadResult) and run.handler.process is not None:
+            return self.completed(run, error)
         policy, durable = run.policy.retry, run.durable
         lasts = isinstance(error, GiveUp | BadStep | BadState | CallCycle | InboxConflict) or (
             durable is not None and durable.errors.has(error)

@@ -20,7 +20,7 @@ from command_bus.clock import mono
 from command_bus.durable.compensation import is_compensating
 from command_bus.durable.handler_operations import HandlerOperations
 from command_bus.durable.names import CANCEL
-from command_bus.errors import BadResult, BadState, CommandBusError, CommandCancelled, Reject
+from command_bus.errors import BadState, CommandBusError, CommandCancelled, Reject
 from command_bus.messages.context import CommandContext, Running, current_command, running_command, while_lent
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.snooze import Snooze
@@ -347,8 +347,6 @@ class Executor:
     def _decide_on_error(self, lease: Lease, run: Runnable, error: BaseException) -> Step:
         if isinstance(error, Reject):
             return self.decisions.rejected(run, error)
-        if isinstance(error, BadResult) and run.handler.process is not None:
-            return self.decisions.completed(run, error)
         wish = None if run.durable is None else run.durable.wish
         if wish is not None:  # whatever it fails with, it is not tried again
             text = text_of(error) if isinstance(error, CommandCancelled) else wish.decode(errors="replace")

@@ -26,8 +26,6 @@ from command_bus.serialization.native import unpackb
 from command_bus.worker.child import framed, serve
 from command_bus.worker.threads import NoThreadError
 
-__all__ = ["Children"]
-
 _log = logging.getLogger("command_bus.worker")
 _PATIENCE = 1.0
 """Seconds for which a command waits for a child; then other workers may have it."""

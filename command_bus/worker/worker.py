@@ -343,6 +343,15 @@ def most_at_once(settings: BusSettings, registry: HandlerRegistry) -> int:
     return min(settings.concurrency, settings.threads)
 
 
+def _children(worker: Worker, session: Session) -> Children | None:
+    """Return the place where handlers run in processes; None if there are none, and in a test's bus, whose handlers run in line."""
+    if session.active_hook is not None or not any(handler.process for handler in worker.registry):
+        return None
+    from command_bus.worker.processes import Children  # few workers need what it imports
+
+    return Children(worker.settings.processes, worker.settings.process_tasks, reading_limits(worker.settings))
+
+
 class _Parts:
     """The parts of a running worker: what runs commands, and the transport's side of it."""
 
@@ -363,11 +372,7 @@ class _Parts:
             )
         )
         decisions = _decisions(worker, session)
-        self._children: Children | None = None
-        if session.active_hook is None and any(handler.process for handler in worker.registry):
-            from command_bus.worker.processes import Children  # few workers need what it imports
-
-            self._children = Children(settings.processes, settings.process_tasks, reading_limits(settings))
+        self._children = _children(worker, session)
         self._executor = executor = Executor(
             worker.bus,
             decisions,

@@ -15,7 +15,7 @@ SEVERAL = (
         _SEVERAL,
         "      if not self.is_first(text) then return nil,",
         "      if false then return nil,",
-        f"{_TESTS}::test_it_runs_once_in_the_order_of_all_its_lines",
+        f"{_TESTS}::test_a_skipped_one_frees_its_lines_and_a_replay_joins_the_end_of_all",
     ),
     Mutant(
         "a place that becomes the head does not wake its home",
@@ -71,7 +71,7 @@ SEVERAL = (
         f"{_LUA}/hold.lua",
         "  if (state ~= STATE.STOPPED and state ~= STATE.BLOCKED) or",
         "  if state ~= STATE.STOPPED or",
-        f"{_TESTS}::test_a_pause_of_any_line_holds_it",
+        f"{_TESTS}::test_a_pause_of_a_line_that_waits_already_ends_for_its_home",
     ),
     Mutant(
         "upkeep does not look at blocked lines",

@@ -91,6 +91,20 @@ async def test_a_pause_of_any_line_holds_it(sandbox: Sandbox, log: Log, held: st
     assert log.ended == {"a-1": ["2", "3"], "a-2": ["2", "4"]}
 
 
+async def test_a_pause_of_a_line_that_waits_already_ends_for_its_home(sandbox: Sandbox, log: Log) -> None:
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Deposit(account="a-1", note="gate 1"))
+        await bus.dispatch(Transfer(source="a-1", target="a-2", note="2"))
+        await until(lambda: holds(log.running == {"a-1"}))
+        await bus.entity("account", "a-2").pause("it is blocked already")
+        log.gates["gate 1"].set()
+        await until(lambda: are(bus, {"account:a-1": "blocked", "account:a-2": "paused"}))
+        assert log.ended == {"a-1": ["gate 1"]}
+        await bus.entity("account", "a-2").resume()
+        await until(lambda: is_empty(bus))
+    assert log.ended == {"a-1": ["gate 1", "2"], "a-2": ["2"]}
+
+
 @pytest.mark.parametrize("scope", ["type", "all"])
 async def test_a_pause_of_all_ends_for_blocked_lines_too(sandbox: Sandbox, log: Log, scope: str) -> None:
     async with sandbox.bus() as bus, bus.worker():
