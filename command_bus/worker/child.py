@@ -38,6 +38,9 @@ def serve(work: socket.socket, life: socket.socket) -> None:
     """Run handlers until the worker closes its end of the first socket. It ends at once when the worker does: that closes the second."""
     os.setsid()  # the leader of its group, with which it is killed; and no Ctrl-C of a terminal reaches it
     current_process().daemon = False  # a handler may have children of its own
+    # A supervisor may tell all processes of a service to end: the worker then lets what runs finish. What a handler starts is told as ever, since
+    # a function, unlike SIG_IGN, is not inherited.
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: None)
     _end_with(life)
     while (head := _read(work, _HEAD)) is not None:
         request = _read(work, int.from_bytes(head, "big"))

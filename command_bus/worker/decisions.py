@@ -17,7 +17,17 @@ from typing import Any
 
 from command_bus.clock import mono, wall_ms
 from command_bus.durable.undo import Ending
-from command_bus.errors import BadResult, BadState, BadStep, CallCycle, CommandBusError, InboxConflict, InvalidCommand, Reject
+from command_bus.errors import (
+    BadResult,
+    BadState,
+    BadStep,
+    CallCycle,
+    CommandBusError,
+    HandlerCrashed,
+    InboxConflict,
+    InvalidCommand,
+    Reject,
+)
 from command_bus.handlers.handler import Handler
 from command_bus.messages.message import MessageSpec
 from command_bus.messages.policies import OF_SUBSCRIPTION, MailboxPolicy, parts_of_delivery
@@ -343,6 +353,8 @@ class Decisions:
         """
         if isinstance(error, BadResult) and run.handler.process is not None:
             return self.completed(run, error)
+        if isinstance(error, HandlerCrashed) and run.envelope.flags & AT_MOST_ONCE:
+            return self.interrupted(run.started, error.message)
         policy, durable = run.policy.retry, run.durable
         lasts = isinstance(error, GiveUp | BadStep | BadState | CallCycle | InboxConflict) or (
             durable is not None and durable.errors.has(error)

@@ -63,7 +63,11 @@ class Children:
             raise NoThreadError from None
         child: _Child | None = None
         try:
-            child = self._idle.pop() if self._idle else await _Child.start(handler, self._limits)
+            try:
+                child = self._idle.pop() if self._idle else await _Child.start(handler, self._limits)
+            except OSError as error:
+                _log.warning("no process can be started for a handler: %s", error)
+                raise NoThreadError from error
             yield child
         finally:
             self._free.release()

@@ -144,6 +144,30 @@ async def test_a_worker_that_stops_lets_a_child_finish(own: Sandbox) -> None:
         assert await receipt.result(timeout=1) == 1
 
 
+async def test_the_end_of_the_server_that_forks_and_a_signal_to_all_harm_no_call(own: Sandbox) -> None:
+    """cpython 75489 and 140867; systemd tells all processes of a service to end."""
+    async with own.bus(settings=BusSettings(processes=2)) as bus, bus.worker():
+        child = int((await bus.call(Told(sheet="s-1"), timeout=20))[3])
+        call = asyncio.create_task(bus.call(Compute(sheet="s-1", how="sleeps", value=1), timeout=20))
+        await until(lambda: _runs(bus))
+        await asyncio.sleep(0.2)
+        os.kill(child, signal.SIGTERM)
+        server = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(server, signal.SIGKILL)
+        assert await asyncio.gather(call, bus.call(Compute(sheet="s-2", value=1), timeout=20)) == [1, 2]
+        with pytest.raises(CommandFailed, match="process of"):
+            await bus.call(Compute(sheet="s-1", how="exits at once"), timeout=20)
+        assert await bus.call(Compute(sheet="s-1", value=1), timeout=20) == 2
+
+
+async def test_a_child_that_is_killed_while_it_is_idle_fails_one_attempt(own: Sandbox) -> None:
+    """pebble 97, celery 2011."""
+    async with own.bus(settings=BusSettings(processes=1)) as bus, bus.worker():
+        child = int((await bus.call(Told(sheet="s-1"), timeout=20))[3])
+        os.kill(child, signal.SIGKILL)
+        assert await bus.call(Again(sheet="s-1"), timeout=20) == 3
+
+
 async def test_a_lease_is_kept_while_the_interpreter_is_held(own: Sandbox) -> None:
     async with (
         own.bus(settings=BusSettings(lease=0.3)) as bus,
@@ -172,7 +196,7 @@ async def _runs(bus: CommandBus) -> bool:
 
 async def test_at_most_once_is_never_run_again(own: Sandbox) -> None:
     async with own.bus() as bus, bus.worker():
-        with pytest.raises((CommandFailed, CommandInterrupted)):
+        with pytest.raises(CommandInterrupted, match="SIGKILL"):
             await bus.call(Careful(sheet="s-1", how="is killed"), timeout=20)
         assert await bus.call(Careful(sheet="s-1", value=1), timeout=20) == 2
 
