@@ -44,17 +44,25 @@ def own(sandbox: Sandbox) -> Sandbox:
     return sandbox
 
 
-def children() -> set[int]:
-    """Return the processes that were started by the server that forks them."""
+def children(*, zombies: bool = False) -> set[int]:
+    """Return the processes that were started by the server that forks them; or those that ended and were not waited for."""
     found: set[int] = set()
     for task in Path("/proc").glob("[0-9]*/stat"):
         try:
             pid, _, rest = task.read_text().partition(" ")
         except OSError:
             continue
-        if rest.rpartition(")")[2].split()[0] != "Z" and b"forkserver" in (task.parent / "cmdline").read_bytes():
+        is_zombie = rest.rpartition(")")[2].split()[0] == "Z"
+        if (zombies and is_zombie and "python" in rest) or (not is_zombie and not zombies and _is_forked(task.parent)):
             found.add(int(pid))
     return found
+
+
+def _is_forked(process: Path) -> bool:
+    try:
+        return b"forkserver" in (process / "cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 FAILS = {
@@ -252,16 +260,18 @@ def test_a_child_dies_with_its_worker(tmp_path: Path) -> None:
     assert not Path(f"/proc/{child}").exists(), "it holds the interpreter, and its worker is gone"
 
 
-async def test_no_descriptor_is_left_by_many_children(own: Sandbox) -> None:
+@pytest.mark.parametrize("calls", [15, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+async def test_no_descriptor_and_no_zombie_is_left_by_many_children(own: Sandbox, calls: int) -> None:
     async with own.bus(settings=BusSettings(processes=2, process_tasks=1)) as bus, bus.worker():
         for number in range(3):
             await bus.call(Compute(sheet="s-1", value=number), timeout=20)
         before = len([*Path("/proc/self/fd").iterdir()])
-        for number in range(15):
+        for number in range(calls):
             how = "is killed" if number % 3 == 0 else "returns"
             await bus.dispatch(Compute(sheet=f"s-{number % 2}", how=how))
-        await bus.wait_idle(30)
+        await bus.wait_idle(200)
         await asyncio.sleep(0.2)
+        assert not children(zombies=True)
         assert len([*Path("/proc/self/fd").iterdir()]) <= before + 2
 
 
