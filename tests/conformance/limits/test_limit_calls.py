@@ -200,7 +200,7 @@ async def test_a_caller_whose_lease_is_over_lends_nothing(sandbox: Sandbox, call
         calls.inner.clear()
         await bus.dispatch(Visit(shop="a"))
         await until(lambda: _is(calls.running == 1))
-        with _as_handler({"shop:a": "1-0", "shop:nobody": "2-0"}):
+        with _as_handler({"shop:a": "1-0", "shop:nobody": "2-0"}, bus):
             waits = asyncio.create_task(bus.call(Visit(shop="b"), timeout=TIMEOUT))
             await until(lambda: _waiting(bus, 1))
         assert calls.running == 1
@@ -209,9 +209,10 @@ async def test_a_caller_whose_lease_is_over_lends_nothing(sandbox: Sandbox, call
 
 
 @contextmanager
-def _as_handler(callers: Any) -> Iterator[None]:
+def _as_handler(callers: Any, bus: CommandBus) -> Iterator[None]:
     """Send as a handler that says so of its callers."""
-    reset = current_command.set(Running("shop:x", "c", "c", "Visit", callers=callers))
+    home = bus.sender.builder.home
+    reset = current_command.set(Running("shop:x", "c", "c", "Visit", callers=callers, home=home))
     try:
         yield
     finally:
@@ -222,6 +223,6 @@ def _as_handler(callers: Any) -> Iterator[None]:
 async def test_98_callers_that_are_none_are_refused_and_the_worker_goes_on(sandbox: Sandbox, calls: Calls, callers: Any) -> None:
     calls.all_in.set()
     async with sandbox.bus(entities=limited(Limit(concurrency=1, scope="type"))) as bus, bus.worker():
-        with _as_handler(callers), pytest.raises(InvalidCommand, match="option 'c' is of the wrong type"):
+        with _as_handler(callers, bus), pytest.raises(InvalidCommand, match="option 'c' is of the wrong type"):
             await bus.call(Visit(shop="b"), timeout=TIMEOUT)
         assert await bus.call(Visit(shop="b"), timeout=TIMEOUT) == 0

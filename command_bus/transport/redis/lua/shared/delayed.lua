@@ -41,11 +41,11 @@ local function count_down_delayed(delayed_counts, name, id, lines)
   if redis.pcall('HLEN', delayed_counts) == 1 then redis.pcall('HDEL', delayed_counts, '*') end
 end
 
--- Take a delayed command away; return whether it was there.
-local function take_delayed(due, delayed, delayed_counts, name, id)
-  local value = redis.call('HGET', delayed, id)
-  if not value or redis.call('HDEL', delayed, id) == 0 then return false end
+-- Take a delayed command away; return whether it was there. `value` is what `delayed` has of it, if that is
+-- known: a producer, who may not read it, takes none of several entities away.
+local function take_delayed(due, delayed, delayed_counts, name, id, value)
+  if redis.call('HDEL', delayed, id) == 0 then return false end
   redis.call('ZREM', due, due_member(delayed_counts, id))
-  count_down_delayed(delayed_counts, name, id, lines_kept(value))
+  count_down_delayed(delayed_counts, name, id, value and lines_kept(value))
   return true
 end
