@@ -90,6 +90,12 @@ local function entry_of(text)
   return fields, flow
 end
 
+-- Forget that a command is the last that stands behind delayed ones of a mailbox.
+local function stands_no_more(name, id)
+  local last = redis.call('HGET', delayed_counts, name .. '*')
+  if last and string.match(last, '|(.*)$') == id then redis.call('HDEL', delayed_counts, name .. '*') end
+end
+
 -- Put a delayed command into its mailbox, accepted at its moment; return false if that takes nothing. A
 -- mailbox whose ids are used up is woken: the worker that empties it deletes it.
 local function admit(id, name, box, at)
@@ -112,9 +118,10 @@ local function admit(id, name, box, at)
     if places and places > 0 then redis.pcall('HINCRBY', KEYS[12], 'depth', places) end
     if key then move_stander(unique, key, 'd:' .. id, added) end
     redis.call('HDEL', delayed, id)
-    count_down_delayed(delayed_counts, name, id)
-    local last = redis.call('HGET', delayed_counts, name .. '*')
-    if last and string.match(last, '|(.*)$') == id then redis.call('HDEL', delayed_counts, name .. '*') end
+    local entry = string.sub(value, cut + 1)
+    count_down_delayed(delayed_counts, name, id, entry)
+    stands_no_more(name, id)
+    for other in lines_of(entry) do stands_no_more(other, id) end
     if record and queue_up then
       redis.call('HSET', active, name, queue_up.noted(lined_up, name, flow, added, box))
     end

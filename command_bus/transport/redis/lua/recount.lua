@@ -1,7 +1,7 @@
 -- recount: compare the counters of a shard with what is there, and correct them. It is one step, so it is
 -- exact while commands come and go.
 --
--- uses: memory_limit, record, newer, lone
+-- uses: memory_limit, record, newer, lone, delayed
 --
 -- KEYS[1]   ready     stream of activations
 -- KEYS[2]   active    hash: mailbox name -> record (see shared/record.lua)
@@ -62,8 +62,9 @@ local function delayed_by_mailbox()
   for _, id in ipairs(ids) do bytes = bytes + redis.call('HSTRLEN', delayed, id) end
   if bytes > tonumber(ARGV[4]) then return nil end
   for _, id in ipairs(ids) do
-    local name = string.match(redis.call('HGET', delayed, id), '^[^\n]*')
+    local name, entry = string.match(redis.call('HGET', delayed, id), '^([^\n]*)\n?(.*)')
     counts[name] = (counts[name] or 0) + 1
+    for other in lines_of(entry) do counts[other] = (counts[other] or 0) + 1 end
   end
   return counts
 end

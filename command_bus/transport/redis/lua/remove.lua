@@ -91,7 +91,9 @@ local several, freed = open_several({ready = ready, active = active, lone = lone
 
 local function take_out(id, side, mark)
   if string.sub(id, 1, 2) == 'd:' then
-    return take_delayed(due, delayed, delayed_counts, name, string.sub(id, 3))
+    local kept = redis.call('HGET', delayed, string.sub(id, 3))
+    local entry = kept and string.match(kept, '\n(.*)')
+    return take_delayed(due, delayed, delayed_counts, name, string.sub(id, 3), entry)
   end
   if holds and not is_behind(id, last) then return false end  -- it runs, or is settled
   if is_fresh and (id == head_id and (first or '0') ~= '0' or may_have_run(id, parts)) then return false end

@@ -120,10 +120,26 @@ local function open_batch(batch)
   end
   if not (is_kept or is_held or publish or queue_up or newcomers) then batch.usual = usual end
 
+  -- Return until when a command is kept that comes now, by all its lines; nil if it takes its places at once.
+  local function kept_until(box, id, delay, others)
+    local at = waits_until(batch.due, delayed, later, names[box], id, delay)
+    for _, other in ipairs(others or {}) do
+      local till = waits_until(batch.due, delayed, later, names[other], id, delay)
+      at = at and till and math.max(at, till) or at or till
+    end
+    -- In each line the next one stands behind it, also in those that would have let it in.
+    if at and others and delay == 0 then
+      local mark = format('%.0f|', at) .. id
+      try('HSET', later, names[box] .. '*', mark)
+      for _, other in ipairs(others) do try('HSET', later, names[other] .. '*', mark) end
+    end
+    return at
+  end
+
   -- Keep a command until it takes its place, or put it there. Return the error if its mailbox takes nothing;
   -- then its place, d while it is kept, and until when.
   local function stand(box, envelope, id, flow, delay, key, others)
-    local at = waits_until(batch.due, delayed, later, names[box], id, delay)
+    local at = kept_until(box, id, delay, others)
     if not at then return put_all(box, envelope, flow, others) end
     if key or others then envelope = '\193e:' .. #envelope .. ':' .. envelope end
     if key then envelope = envelope .. 'u:' .. #key .. ':' .. key end
@@ -149,10 +165,8 @@ local function open_batch(batch)
     if fault then return failed(box, fault) end
     accepted = accepted + 1
     if newcomers and records[box] then newcomers = newcomers - idle end
-    if others and not at then
-      for _, other in ipairs(others) do room[other] = room[other] - 1 end
-      places, free = places + #others, free - #others
-    end
+    for _, other in ipairs(others or {}) do room[other] = room[other] - 1 end
+    if others and not at then places, free = places + #others, free - #others end
     if command then batch.unique.hold(command, place, at) end
     if publish then
       publish('accepted', names[box], envelope, '', '', '',

@@ -44,9 +44,13 @@ local function keep_delayed(ready, due, delayed, delayed_counts, name, id, at, e
   if type(late) == 'table' then return late end
   local kept = redis.pcall('HSET', delayed, id, name .. '\n' .. entry)
   if type(kept) == 'table' then return kept end
-  if type(redis.pcall('HINCRBY', delayed_counts, name, 1)) == 'table' then
-    redis.pcall('HSET', delayed_counts, name, '1')
+  local function count_up(line)
+    if type(redis.pcall('HINCRBY', delayed_counts, line, 1)) == 'table' then
+      redis.pcall('HSET', delayed_counts, line, '1')
+    end
   end
+  count_up(name)
+  for other in lines_of(entry) do count_up(other) end
   if kept == 1 then
     local number = redis.pcall('HINCRBY', delayed_counts, '*', 1)
     redis.pcall('HSET', delayed_counts, '*' .. id, type(number) == 'number' and number or 0)
