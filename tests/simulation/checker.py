@@ -20,6 +20,7 @@ from tests.simulation.history import Execution, History, Sent, of_commands
 from tests.simulation.publication_rules import publication
 from tests.simulation.put_off_rules import given_up, put_off
 from tests.simulation.schedule_rules import firings, removed_schedules
+from tests.simulation.several_rules import several
 from tests.simulation.share_rules import shares
 from tests.simulation.time_rules import standstill, starved
 from tests.simulation.unique_rules import after_the_last_trigger
@@ -459,5 +460,6 @@ RULES += [
     after_the_last_trigger,
     shares,
     publication,
+    several,
     told,
 ]

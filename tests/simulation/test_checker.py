@@ -14,6 +14,7 @@ from tests.simulation.end_load import BROUGHT_BY, Ender
 from tests.simulation.history import Claim, End, Execution, History, Sent, Told, Trigger
 from tests.simulation.publication_breakages import PUBLICATION_BREAKAGES
 from tests.simulation.scheduling import Ticked
+from tests.simulation.several_breakages import SEVERAL_BREAKAGES
 from tests.tables.ends import ENDS
 
 
@@ -435,6 +436,7 @@ BREAKAGES: dict[str, list[Callable[[History], None]]] = {
     "removed_schedules": [fired_after_its_removal],
     "durable": DURABLE_BREAKAGES,
     "publication": PUBLICATION_BREAKAGES,
+    "several": SEVERAL_BREAKAGES,
     "shares": [shared_evenly],
     "entity_states": [state_lost, state_changed_twice, state_seen_too_old, state_by_a_run_that_failed, state_behind_its_reply],
     "drained": [stuck, left_behind, wrong_depth],
