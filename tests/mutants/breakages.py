@@ -17,6 +17,7 @@ from tests.mutants.publication import PUBLICATION
 from tests.mutants.recovery import RECOVERY
 from tests.mutants.runs import RUNS
 from tests.mutants.settlement import SETTLEMENT
+from tests.mutants.several import SEVERAL
 from tests.mutants.short_way import SHORT_WAY
 from tests.mutants.states import STATES
 
@@ -32,6 +33,7 @@ MUTANTS = (
     *OPERATING,
     *OUTBOX,
     *PUBLICATION,
+    *SEVERAL,
     *SHORT_WAY,
     *RUNS,
     *STATES,

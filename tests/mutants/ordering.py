@@ -34,7 +34,7 @@ ORDERING = (
     Mutant(
         "an idle entity is not activated",
         f"{_LUA}/shared/admission.lua",
-        "      activate(box, activation, queue_up and queue_up.parts_of(flow))\n",
+        "      activate(box, activation, parts, several and several.of_place(held[box], added, value, parts))\n",
         "",
     ),
     Mutant(

@@ -42,7 +42,7 @@ SETTLEMENT = (
     Mutant(
         "the depth is not counted down",
         f"{_LUA}/advance/9_end.lua",
-        "  try('HINCRBY', stats, 'depth', -settled)\n",
+        "  try('HINCRBY', stats, 'depth', -settled - freed)\n",
         "",
     ),
     Mutant(
