@@ -71,6 +71,13 @@ SEVERAL = (
         f"{_ACTS}::test_a_rejected_one_frees_its_lines",
     ),
     Mutant(
+        "several: a line whose place was just freed shows it as its head",
+        f"{_LUA}/advance/4_start.lua",
+        "  function keys.left(box) repeated[box] = true end",
+        "  function keys.left() end",
+        "tests/conformance/steps/test_several_steps.py::test_a_line_that_is_looked_at_while_its_place_is_freed_shows_what_is_behind",
+    ),
+    Mutant(
         "several: a purge takes the place only",
         "sending/waiting.py",
         "        return removed + await self._purge_places(mailbox, homes, entity)\n",
