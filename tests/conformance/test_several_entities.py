@@ -310,11 +310,8 @@ async def _has_letters(bus: CommandBus, count: int) -> bool:
 async def test_a_skipped_one_frees_its_lines_and_a_replay_joins_the_end_of_all(sandbox: Sandbox, log: Log) -> None:
     log.failing["2"] = 1
     async with sandbox.bus() as bus, bus.worker():
-        commands = [
-            Skipped(source="a-1", target="a-2", note="2"),
-            Deposit(account="a-1", note="3"),
-            Deposit(account="a-2", note="4"),
-        ]
+        commands: list[Command[str]] = [Skipped(source="a-1", target="a-2", note="2")]
+        commands += [Deposit(account="a-1", note="3"), Deposit(account="a-2", note="4")]
         await bus.dispatch_batch(commands)
         await until(lambda: _is_empty(bus))
         assert log.ended == {"a-1": ["3"], "a-2": ["4"]}

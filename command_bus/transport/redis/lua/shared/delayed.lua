@@ -42,8 +42,8 @@ local function count_down_delayed(delayed_counts, name, id, entry)
   if redis.pcall('HLEN', delayed_counts) == 1 then redis.pcall('HDEL', delayed_counts, '*') end
 end
 
--- Take a delayed command away; return whether it was there. A sender may not read it, and gives no entry: what
--- it replaces stands in one line.
+-- Take a delayed command away; return whether it was there. A sender may not read it, and gives no entry:
+-- what it replaces stands in one line.
 local function take_delayed(due, delayed, delayed_counts, name, id, entry)
   if redis.call('HDEL', delayed, id) == 0 then return false end
   redis.call('ZREM', due, due_member(delayed_counts, id))
