@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterator
 
 from tests.chaos.command_rules import effects_once, interruptions_explained, not_twice, nothing_lost, outcomes_true
 from tests.chaos.facts import Facts, Violation
-from tests.chaos.feature_rules import each_tick_once, ends_kept, last_trigger_runs, mirrored, places_kept, rate_kept, state_agrees
+from tests.chaos.feature_rules import (
+    each_tick_once,
+    ends_kept,
+    last_trigger_runs,
+    mirrored,
+    moved_in_both,
+    places_kept,
+    rate_kept,
+    state_agrees,
+)
 from tests.chaos.history import History
 from tests.chaos.journey_rules import call_once, journey_ended, signals_seen, steps_agree
 from tests.chaos.line_rules import effects_in_order, fences_grow, no_overlap, nothing_after_its_lease, order
@@ -46,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     ends_kept,
     state_agrees,
     mirrored,
+    moved_in_both,
     steps_agree,
     call_once,
     journey_ended,

@@ -13,7 +13,16 @@ from tests.chaos.features import JOURNEYS, PLACES, RATE, SUBSCRIPTIONS, is_firin
 from tests.chaos.history import Started
 from tests.chaos.messages import Total
 
-__all__ = ["each_tick_once", "ends_kept", "last_trigger_runs", "mirrored", "places_kept", "rate_kept", "state_agrees"]
+__all__ = [
+    "each_tick_once",
+    "ends_kept",
+    "last_trigger_runs",
+    "mirrored",
+    "moved_in_both",
+    "places_kept",
+    "rate_kept",
+    "state_agrees",
+]
 
 
 def rate_kept(facts: Facts) -> Iterator[Violation]:
@@ -122,6 +131,23 @@ def state_agrees(facts: Facts) -> Iterator[Violation]:
             yield Violation(
                 "state", entity, f"its state has counted {found[0]}, and {total.count} were completed; or in another order"
             )
+
+
+def moved_in_both(facts: Facts) -> Iterator[Violation]:
+    """I18: a move took effect in the lines of both vaults or in none, and was started in both."""
+    for command in facts.asked:
+        if not command.endswith("~"):
+            continue
+        home = command.removesuffix("~")
+        for what, here, there in (
+            ("took effect", facts.effects[command], facts.effects[home]),
+            ("was started", len(facts.by_id.get(command, ())), len(facts.by_id.get(home, ()))),
+        ):
+            # A worker that dies between two notes has noted the place alone.
+            if here < there or (what == "took effect" and here != there):
+                yield Violation(
+                    "both lines", facts.entity_of(command), f"{home} {what} {there} times in one line, {here} times in the other"
+                )
 
 
 def mirrored(facts: Facts) -> Iterator[Violation]:

@@ -1,10 +1,11 @@
-"""The features that a run may switch on beside plain commands: `--with limits,schedules,unique,priorities,history,durable,state,batches,publication`.
+"""The features that a run may switch on beside plain commands, as in `--with limits,schedules,unique,several`; `FEATURES` has all.
 
 Limits: a rate for starts of accounts, places for lines. Schedules: some tickers, declared by every worker. Unique keys: some commands of
 lines replace the one of their key that still waits. Priorities: commands that are sent alone have one by chance; no rule of their own, since
 order and delivery are to be as without. History: the end of every command is kept. Durable: journeys, whose handlers take steps, call other
 entities, wait and compensate; with limits, only some run at a time. State: tallies count in the state of their entity. Batches: neighbours of
-a tally run in one call. Publication: each `Apply` of a line publishes an event, which two subscriptions put into the ledger.
+a tally run in one call. Publication: each `Apply` of a line publishes an event, which two subscriptions put into the ledger. Several: moves between
+vaults stand in the lines of both.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from command_bus import EntityPolicy, HandlerRegistry, History, Limit, Rate, Unique, every
+from command_bus import EntityPolicy, HandlerRegistry, History, Limit, Rate, Unique, every, per_entity
 from tests.chaos.messages import Tick
 
 __all__ = [
@@ -29,9 +30,21 @@ __all__ = [
     "tallies",
     "tick_number",
     "tickers",
+    "vaults",
 ]
 
-FEATURES: Final = ("limits", "schedules", "unique", "priorities", "history", "durable", "state", "batches", "publication")
+FEATURES: Final = (
+    "limits",
+    "schedules",
+    "unique",
+    "priorities",
+    "history",
+    "durable",
+    "state",
+    "batches",
+    "publication",
+    "several",
+)
 SUBSCRIPTIONS: Final = ("mirror", "second")
 RATE: Final = Rate(60, per=1.0, burst=10)
 """Of starts of accounts."""
@@ -41,15 +54,16 @@ JOURNEYS: Final = 6
 """Journeys that run at a time; those that wait do not run."""
 LATEST: Final = Unique("latest", wins="latest")
 _PERIOD = 0.5
-_TICKERS, _TALLIES = 3, 6
+_TICKERS, _TALLIES, _VAULTS = 3, 6, 4
 _PREFIX = "tick-"
 
 
 def policies(features: tuple[str, ...]) -> dict[str, EntityPolicy]:
     """Return the policies of entity types."""
+    vault = {"vault": EntityPolicy(mailbox=per_entity(shard_by="/"))} if "several" in features else {}
     if "limits" not in features:
-        return {}
-    return {
+        return vault
+    return vault | {
         "account": EntityPolicy(limits=(Limit(rate=RATE, scope="type"),)),
         "line": EntityPolicy(limits=(Limit(concurrency=PLACES, scope="type"),)),
         "journey": EntityPolicy(limits=(Limit(concurrency=JOURNEYS, scope="type"),)),
@@ -69,6 +83,11 @@ def tickers(features: tuple[str, ...]) -> list[str]:
 def tallies(features: tuple[str, ...]) -> list[str]:
     """Return the names of the tallies."""
     return [f"y{number}" for number in range(_TALLIES)] if {"state", "batches"} & {*features} else []
+
+
+def vaults(features: tuple[str, ...], producer: int) -> list[str]:
+    """Return the names of the vaults between which a producer moves: all in one shard."""
+    return [f"p{producer}/v{number}" for number in range(_VAULTS)] if "several" in features else []
 
 
 def declare(registry: HandlerRegistry, features: tuple[str, ...]) -> None:

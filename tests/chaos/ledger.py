@@ -35,6 +35,18 @@ redis.call('HSET', KEYS[3], ARGV[4], ARGV[5])
 redis.call('RPUSH', KEYS[2], ARGV[3])
 return 'moved'
 """
+_TRANSFER = """
+for i = 1, 2 do
+  if tonumber(ARGV[3]) < tonumber(redis.call('HGET', KEYS[1], ARGV[i]) or '0') then return 'fenced' end
+end
+for i = 1, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[3]) end
+if redis.call('HEXISTS', KEYS[3], ARGV[4]) == 1 then return 'again' end
+redis.call('HSET', KEYS[3], ARGV[4], ARGV[5])
+redis.call('HINCRBY', KEYS[4], ARGV[1], -ARGV[5])
+redis.call('HINCRBY', KEYS[4], ARGV[2], ARGV[5])
+for i = 6, #ARGV do redis.call('RPUSH', KEYS[2], ARGV[i]) end
+return 'moved'
+"""
 _STEP = """
 local highest = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0')
 if tonumber(ARGV[2]) < highest then return 'fenced' end
@@ -63,6 +75,7 @@ class Ledger:
         self._put_now = self._sync.register_script(_PUT)
         self._put = self._client.register_script(_PUT)
         self._move = self._client.register_script(_MOVE)
+        self._transfer = self._client.register_script(_TRANSFER)
         self._step = self._client.register_script(_STEP)
         self._step_now = self._sync.register_script(_STEP)
 
@@ -78,6 +91,12 @@ class Ledger:
         """Change an account: `moved`, `again` (this command did before), `short` (no money) or `fenced`."""
         keys = ["fences", "effects", "done", "balances"]
         return str(await self._move(keys=keys, args=[effect.entity, effect.fence, _packed(effect), effect.id, amount]))
+
+    async def transfer(self, effects: list[Effect], amount: int) -> str:
+        """Move from the first entity to the last, which may be the same: `moved`, `again` or `fenced`, in both or in none."""
+        first, last = effects[0], effects[-1]
+        args: list[str | int] = [first.entity, last.entity, first.fence, first.id, amount, *map(_packed, effects)]
+        return str(await self._transfer(keys=["fences", "effects", "done", "balances"], args=args))
 
     async def step(self, run: Effect, key: str, token: str) -> str:
         """Do the effect of a durable command's step: which effect under this token it was, the first say `key 1`; or `fenced`."""

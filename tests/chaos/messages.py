@@ -11,6 +11,7 @@ __all__ = [
     "Deposit",
     "Ghost",
     "Late",
+    "Move",
     "Once",
     "Order",
     "Parcel",
@@ -126,6 +127,18 @@ class Order(Command[int], entity="order", retry=UNTIL_DONE):
     number: int
     patience: float
     within: float
+
+
+class Move(Command[int], entity="vault", retry=UNTIL_DONE):
+    """Takes from one vault and gives to another, in the lines of both; or to itself, in one. `also` is its number in the other's line."""
+
+    vault: EntityId
+    target: EntityId
+    number: int
+    also: int
+    amount: int
+    plan: str = ""
+    busy: float = 0.0
 
 
 class Parcel(Command[int], entity="line", retry=UNTIL_DONE):

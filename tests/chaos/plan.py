@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.features import kept, policies
+from tests.chaos.features import kept, policies, vaults
 
 __all__ = ["QUANTUM_TIME", "Plan", "bus_options"]
 
@@ -85,6 +85,11 @@ class Plan:
     def funds(self) -> dict[str, int]:
         """Initial sums of the accounts."""
         return {f"account:a{number}": 1_000 for number in range(self.accounts)}
+
+    @property
+    def vaults(self) -> list[str]:
+        """All vaults, which begin with nothing: a move may leave one with less."""
+        return [f"vault:{name}" for producer in range(self.producers) for name in vaults(self.features, producer)]
 
     def log(self, kind: str) -> Path:
         """Return the file of the events of a kind of process."""

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from command_bus.messages.policies import Priority
 from tests.chaos.features import LATEST, tallies
 from tests.chaos.history import Recorder
 from tests.chaos.journey_load import JourneyLoad
-from tests.chaos.messages import Apply, Late, Once, Steady, Tally, Withdraw
+from tests.chaos.messages import Apply, Late, Move, Once, Steady, Tally, Withdraw
 from tests.chaos.plan import Plan, bus_options
 from tests.chaos.worker_app import die_with_parent, watch_for_gaps
 
@@ -75,13 +76,23 @@ class Item:
     expires: float | None = None
     unique: bool = False
     priority: Priority | None = None
+    also: Sequence[tuple[str, int]] = ()
+    """Further entities in whose lines it stands, each with its number there."""
+    turn: int = 0
+    """Orders the moves of a producer, whose lines cross."""
 
-    def message(self) -> Apply | Steady | Once | Late | Tally | Withdraw:
+    def message(self) -> Apply | Steady | Once | Late | Tally | Withdraw | Move:
         """Return the command."""
         name = self.entity.partition(":")[2]
         match self.kind:
             case "Withdraw":
                 return Withdraw(account=name, number=self.number, to=self.to, amount=self.amount, plan=self.plan, busy=self.busy)
+            case "Move":
+                also = self.also[0][1] if self.also else self.number
+                amount = self.amount
+                return Move(
+                    vault=name, target=self.to, number=self.number, also=also, amount=amount, plan=self.plan, busy=self.busy
+                )
             case "Late":
                 return Late(line=name, number=self.number, plan=self.plan, busy=self.busy)
             case "Once":
@@ -153,13 +164,15 @@ class Writer:
         entity = rng.choice(list(self._numbers))
         number = self._numbers[entity]
         self._numbers[entity] += 1
-        kind = {"account": "Withdraw", "late": "Late", "tally": "Tally"}.get(entity.partition(":")[0]) or rng.choice(
-            ["Apply", "Steady", "Once"]
-        )
+        kind = {"account": "Withdraw", "late": "Late", "tally": "Tally", "vault": "Move"}.get(
+            entity.partition(":")[0]
+        ) or rng.choice(["Apply", "Steady", "Once"])
         item = Item(f"{entity.replace(':', '-')}.{number}", entity, number, kind, way)
         if kind == "Withdraw":
             to = rng.randrange(self._plan.accounts)
             item = replace(item, to=f"a{to}", amount=rng.randint(1, 60))
+        if kind == "Move":
+            item = self._move(item)
         busy = rng.choices([0.0, rng.uniform(0, 0.02), rng.uniform(0.05, 0.3)], [60, 37, 3])[0]
         plan = rng.choices(["", "fail", "poison", "refuse", "block", "long", "shot", "mute"], [9600, 150, 30, 80, 40, 3, 20, 20])[
             0
@@ -177,6 +190,15 @@ class Writer:
         unique = "unique" in self._plan.features and kind == "Apply" and way == "dispatch" and rng.random() < 0.5
         priority = rng.choice(_PRIORITIES) if "priorities" in self._plan.features and way == "dispatch" else None
         return replace(item, plan=plan, busy=busy, expires=expires, unique=unique, priority=priority)
+
+    def _move(self, item: Item) -> Item:
+        """Let a move stand in the line of its target, too."""
+        target = self._rng.choice(list(self._numbers))
+        item = replace(item, to=target.partition(":")[2], amount=self._rng.randint(1, 60), turn=time.monotonic_ns())
+        if target == item.entity:
+            return item
+        self._numbers[target] += 1
+        return replace(item, also=((target, self._numbers[target] - 1),))
 
     async def _send(self) -> float:
         """Ask for all that is open; what stays open, and how long to wait before it is asked again."""
@@ -256,7 +278,8 @@ async def main() -> None:
             recorder.note("not_up", why=str(error)[:200])
             await asyncio.sleep(0.2)
     recorder.note("up")
-    own = entities_of(plan, int(name[1:].partition(".")[0]))
+    producer = int(name[1:].partition(".")[0])
+    own = entities_of(plan, producer)
     asked: dict[str, list[Item]] = defaultdict(list)
     for spec in before["open"]:
         if spec["entity"].startswith("journey:"):
@@ -269,6 +292,11 @@ async def main() -> None:
             mine = own[number::_WRITERS]
             numbers = {entity: before["numbers"].get(entity, 0) for entity in mine}
             again = [item for entity in mine for item in asked[entity]]
+            writers.create_task(_run(Writer(bus, recorder, plan, rng, numbers, []), again, pace, stopping))
+        if "several" in plan.features:
+            mine = plan.vaults[producer * len(plan.vaults) // plan.producers :][: len(plan.vaults) // plan.producers]
+            numbers = {entity: before["numbers"].get(entity, 0) for entity in mine}
+            again = sorted((item for entity in mine for item in asked[entity]), key=lambda item: item.turn)
             writers.create_task(_run(Writer(bus, recorder, plan, rng, numbers, []), again, pace, stopping))
         if "durable" in plan.features:
             writers.create_task(JourneyLoad(bus, recorder, plan, name, before).run(stopping))

@@ -80,7 +80,8 @@ class Requests:
             if event["ev"] == "ask":
                 spec = event["spec"]
                 self._open[spec["id"]] = spec
-                self._numbers[spec["entity"]] = max(self._numbers.get(spec["entity"], 0), spec["number"] + 1)
+                for entity, number in [(spec["entity"], spec["number"]), *spec.get("also", ())]:
+                    self._numbers[entity] = max(self._numbers.get(entity, 0), number + 1)
             elif event["ev"] == "tell":
                 self._open[event["spec"]["id"]] = event["spec"]
             elif event["ev"] == "told":

@@ -82,6 +82,26 @@ def mirrored_although_it_was_not_done(history: History) -> None:
     history.effects.append(Effect("~more@mirror", history.effects[-1].entity, 77, 999))
 
 
+def with_moves(history: History) -> None:
+    """Let one command move between two vaults, each of which has it in its line."""
+    history.features = (*history.features, "several")
+    for entity, command_id, kind in (("vault:p0/v0", "move.0", "Move"), ("vault:p0/v1", "move.0~", "Place")):
+        history.asked.append(Asked(command_id, entity, 0, kind, "handler", "w0.0", 1.0))
+        history.started.append(Started(command_id, entity, 0, "w0.0", 900, 1, 50.0))
+        history.ended.append(Ended(command_id, "w0.0", 900, "end", 50.1))
+        history.effects.append(Effect(command_id, entity, 0, 900))
+
+
+def moved_in_one_line(history: History) -> None:
+    with_moves(history)
+    history.effects.pop()
+
+
+def started_in_one_line(history: History) -> None:
+    with_moves(history)
+    history.started.pop()
+
+
 RUN_BREAKS: list[tuple[str, Callable[[History], None]]] = [
     ("state", counted_twice),
     ("state", counted_in_another_order),
@@ -91,4 +111,6 @@ RUN_BREAKS: list[tuple[str, Callable[[History], None]]] = [
     ("mirror", nothing_mirrored),
     ("mirror", mirrored_in_part),
     ("mirror", mirrored_although_it_was_not_done),
+    ("both lines", moved_in_one_line),
+    ("both lines", started_in_one_line),
 ]

@@ -18,7 +18,7 @@ from tests.chaos.journey_breakages import EXCUSED, JOURNEY_BREAKS, with_journey
 from tests.chaos.messages import expected_value
 from tests.chaos.recovery import measure
 from tests.chaos.resume import Requests
-from tests.chaos.run_breakages import RUN_BREAKS, with_mirrors, with_run
+from tests.chaos.run_breakages import RUN_BREAKS, with_mirrors, with_moves, with_run
 from tests.chaos.timeline import timeline
 
 LEASE = 1.0
@@ -328,6 +328,9 @@ def test_a_sound_history_is_clean() -> None:
     mirrored = sound()
     with_mirrors(mirrored)
     assert check(mirrored) == []
+    moved = sound()
+    with_moves(moved)
+    assert check(moved) == []
 
 
 @pytest.mark.parametrize(("rule", "breaks"), BREAKS, ids=[breaks.__name__ for _, breaks in BREAKS])

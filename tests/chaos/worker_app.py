@@ -31,6 +31,7 @@ from tests.chaos.messages import (
     Apply,
     Deposit,
     Late,
+    Move,
     Once,
     Order,
     Parcel,
@@ -47,7 +48,7 @@ from tests.chaos.plan import Plan, bus_options
 __all__ = ["Handlers", "die_with_parent", "watch_for_gaps"]
 
 _TICK, _GAP = 0.1, 0.3
-_Asynchronous = Apply | Applied | Once | Late | Withdraw | Deposit | Order | Parcel | Tick | Tally | Errand | TakeBack
+_Asynchronous = Apply | Applied | Once | Late | Withdraw | Deposit | Order | Parcel | Tick | Tally | Move | Errand | TakeBack
 
 
 class PlannedFailure(Exception):
@@ -121,6 +122,8 @@ class Handlers:
         if "durable" in features:
             declare_journeys(registry, self.recorder, self.ledger, self.run)
         self._declare_tallies(registry, features)
+        if "several" in features:
+            registry.handles(Move)(self.move)
         self.publishes = "publication" in features
         if self.publishes:
             self._declare_subscriptions(registry)
@@ -194,6 +197,31 @@ class Handlers:
             await self._act(command, effect)
             return _value(command, effect) or 0
 
+    async def move(self, command: Move, context: CommandContext) -> int:
+        """Run in the lines of both vaults: in that of the target it is recorded as a command of its own, which nobody sends."""
+        place = Effect(f"{context.command_id}~", f"vault:{command.target}", command.also, context.fence)
+        if command.target == command.vault:
+            return await self.run(command, context)
+        self.recorder.note("ask", id=place.id, entity=place.entity, number=place.number, kind="Place", way="handler")
+        self._note_start(place, context)
+        how = "raise"
+        try:
+            value = await self.run(command, context)
+            how = "end"
+        except asyncio.CancelledError:
+            how = "shot" if command.plan == "shot" and context.attempt == 1 else "cancelled"
+            raise
+        except (Reject, Fenced) as error:
+            how = "reject" if isinstance(error, Reject) else "fenced"
+            raise
+        finally:
+            self.recorder.note("ended", id=place.id, fence=place.fence, how=how, value=None)
+        return value
+
+    def _note_start(self, effect: Effect, context: CommandContext, *, once: bool = False) -> None:
+        names = {"id": effect.id, "entity": effect.entity, "number": effect.number, "fence": effect.fence}
+        self.recorder.note("start", **names, attempt=context.attempt, once=once)
+
     def run_in_thread(self, command: Steady, context: CommandContext) -> int:
         """Run a handler in a thread."""
         with self._recorded(command, context) as effect:
@@ -207,10 +235,7 @@ class Handlers:
     def _recorded(self, command: Steady | _Asynchronous, context: CommandContext) -> Iterator[Effect]:
         number = _number_of(command, context)
         effect = Effect(context.command_id, context.entity or "", number, context.fence)
-        once = isinstance(command, Once)
-        self.recorder.note(
-            "start", id=effect.id, entity=effect.entity, number=number, fence=effect.fence, attempt=context.attempt, once=once
-        )
+        self._note_start(effect, context, once=isinstance(command, Once))
         how, value = "raise", None
         try:
             yield effect
@@ -238,6 +263,10 @@ class Handlers:
                 answer = await self.ledger.move(effect, command.amount)
             case Withdraw():
                 answer = await self.ledger.move(effect, -command.amount)
+            case Move():
+                target = Effect(f"{effect.id}~", f"vault:{command.target}", command.also, effect.fence)
+                both = [effect] if command.target == command.vault else [effect, target]
+                answer = await self.ledger.transfer(both, command.amount)
             case _:
                 answer = await self.ledger.put(effect)
         if answer == "fenced":

@@ -1,83 +1,150 @@
-"""Breakages of commands of several entities: run once at the head of all lines, accepted, held and left in all of them."""
+"""Breakages of commands of several entities: each runs as the oldest of all its lines, holds them to its end, and leaves all of them."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
 _LUA = "transport/redis/lua"
-_SEVERAL = f"{_LUA}/shared/several.lua"
-_TESTS = "tests/conformance/several/test_several_entities.py"
-_FREE = "open_lines().free_all(call('XRANGE', step.box, step.message, step.message)[1][2], step.name, step.box)\n"
+_SEVERAL, _REPAIR = f"{_LUA}/shared/several.lua", f"{_LUA}/reactivate.lua"
+_ACTS, _LINES = "tests/conformance/several/test_several_entities.py", "tests/conformance/test_several_lines.py"
+_LOST = f"{_LINES}::test_what_somebody_deleted_holds_nothing_up"
+_PERFORM = "  local apply = others[step.verb] or"
+
+
+def _freed_at(verb: str) -> str:
+    return (
+        f"  if step.verb == VERB.{verb} then\n"
+        "    local waiting = call('XRANGE', step.box, step.message, step.message)[1]\n"
+        "    if waiting then freed = freed + open_lines().free_all(waiting[2], step.name, step.box) end\n"
+        "  end\n" + _PERFORM
+    )
+
 
 SEVERAL = (
     Mutant(
-        "a command of several entities starts before it is first in all lines",
+        "several: a home starts although a place is no head",
         _SEVERAL,
-        "      if not self.is_first(text) then return nil,",
-        "      if false then return nil,",
-        f"{_TESTS}::test_a_skipped_one_frees_its_lines_and_a_replay_joins_the_end_of_all",
+        "    if not is_blocked_by(read(name), id) or (holds_of(paused, name)) then return false end\n",
+        "",
+        f"{_ACTS}::test_a_skipped_one_frees_its_lines_and_a_replay_joins_the_end_of_all",
     ),
     Mutant(
-        "a place that becomes the head does not wake its home",
+        "several: a home starts although another line is paused",
         _SEVERAL,
-        "string.find(record, '^b|') and string.find(record, '|w=', 3, true) then",
-        "false then",
-        "tests/conformance/several/test_several_reports.py::test_it_starts_as_soon_as_its_last_line_is_free",
+        " or (holds_of(paused, name)) then",
+        " then",
+        f"{_LINES}::test_a_pause_of_a_line_that_it_heads_already_holds_it",
     ),
     Mutant(
-        "a retry leaves the other lines",
-        f"{_LUA}/advance/6_wait.lua",
-        "    -- Its worker has read it, and lives.\n",
-        f"    {_FREE}",
-        f"{_TESTS}::test_a_retry_keeps_all_lines",
+        "several: a place that becomes the head wakes no home",
+        _SEVERAL,
+        "      if record and string.find(record, '^b|') and string.find(record, '|w=', 3, true) then",
+        "      if false then",
+        "tests/simulation/test_several.py::test_commands_of_several_entities_keep_every_promise",
     ),
     Mutant(
-        "a parked command leaves the other lines",
-        f"{_LUA}/advance/6_wait.lua",
-        "    call('HSET', parked, step.name, write_letter(step, '1'))\n",
-        f"    {_FREE}    call('HSET', parked, step.name, write_letter(step, '1'))\n",
-        f"{_TESTS}::test_a_parked_one_holds_all_lines",
+        "several: what upkeep finds blocked stays so",
+        _REPAIR,
+        "    if not is_overlooked(name, box, message, is_started, at) then return false end\n",
+        "    do return false end\n",
+        _LOST,
     ),
     Mutant(
-        "a purge of another line than the home's does not reach it",
+        "several: places are freed at a retry",
+        f"{_LUA}/advance/7_perform.lua",
+        _PERFORM,
+        _freed_at("WAIT"),
+        f"{_ACTS}::test_a_retry_keeps_all_lines",
+    ),
+    Mutant(
+        "several: places are freed at a park",
+        f"{_LUA}/advance/7_perform.lua",
+        _PERFORM,
+        _freed_at("PARK"),
+        f"{_ACTS}::test_a_parked_one_holds_all_lines",
+    ),
+    Mutant(
+        "several: places are not freed at the end",
+        _SEVERAL,
+        "    return text and leave(text, name, box) or 0\n",
+        "    return 0\n",
+        f"{_ACTS}::test_a_rejected_one_frees_its_lines",
+    ),
+    Mutant(
+        "several: a line whose place was just freed shows it as its head",
+        f"{_LUA}/advance/4_start.lua",
+        "  function keys.left(box) repeated[box] = true end",
+        "  function keys.left() end",
+        "tests/conformance/steps/test_several_steps.py::test_a_line_that_is_looked_at_while_its_place_is_freed_shows_what_is_behind",
+    ),
+    Mutant(
+        "several: a purge takes the place only",
         "sending/waiting.py",
         "        return removed + await self._purge_places(mailbox, homes, entity)\n",
         "        return removed\n",
-        f"{_TESTS}::test_a_purge_of_any_line_takes_it_out_of_all",
+        f"{_ACTS}::test_a_purge_of_any_line_takes_it_out_of_all",
+        (
+            (
+                "sending/waiting.py",
+                "for command in page if not command.home]\n            batch",
+                "for command in page]\n            batch",
+            ),
+        ),
     ),
     Mutant(
-        "a cancelled command stays in the other lines",
-        f"{_LUA}/remove.lua",
-        "  freed = freed + several.free_all(entry[2], name, box)\n",
-        "",
-        f"{_TESTS}::test_a_cancelled_one_leaves_all_lines",
-    ),
-    Mutant(
-        "a discarded letter leaves its home only",
+        "several: a discard frees the home only",
         f"{_LUA}/settle_dead_letter.lua",
-        "'depth', -1 - several.free_all(head[2], name, box))",
-        "'depth', -1)",
-        f"{_TESTS}::test_a_parked_one_holds_all_lines",
+        "-1 - several.free_all(head[2], name, box))",
+        "-1)",
+        f"{_ACTS}::test_a_parked_one_holds_all_lines",
     ),
     Mutant(
-        "a replay at the end joins its home only",
-        f"{_LUA}/settle_dead_letter.lua",
-        "  places = several.join_all(replayed, name, box, flow)\n",
-        "  places = 0\n",
-        f"{_TESTS}::test_a_skipped_one_frees_its_lines_and_a_replay_joins_the_end_of_all",
-    ),
-    Mutant(
-        "the end of a pause wakes no blocked line",
+        "several: a resume wakes no blocked line",
         f"{_LUA}/hold.lua",
         "  if (state ~= STATE.STOPPED and state ~= STATE.BLOCKED) or",
         "  if state ~= STATE.STOPPED or",
-        f"{_TESTS}::test_a_pause_of_a_line_that_waits_already_ends_for_its_home",
+        f"{_LINES}::test_a_pause_of_a_line_that_it_heads_already_holds_it",
     ),
     Mutant(
-        "upkeep does not look at blocked lines",
-        f"{_LUA}/reactivate.lua",
-        "    if not is_overlooked(name, box, message) then return false end\n",
-        "    if true then return false end\n",
-        "tests/conformance/several/test_several_repairs.py::test_nothing_is_stuck_after_upkeep",
+        "several: a replay forgets the places",
+        f"{_LUA}/settle_dead_letter.lua",
+        "  places = several.join_all(replayed, name, box, flow)\n",
+        "  places = 0\n",
+        f"{_ACTS}::test_a_skipped_one_frees_its_lines_and_a_replay_joins_the_end_of_all",
+    ),
+    Mutant(
+        "several: a delayed one forgets the places",
+        f"{_LUA}/promote.lua",
+        "  local places = several and several.join_all(fields, name, box, flow)\n",
+        "  local places = several and 0\n",
+        f"{_LINES}::test_a_delayed_one_that_is_due_waits_for_all_its_lines",
+    ),
+    Mutant(
+        "several: one that stands behind what is due is passed in its other lines",
+        f"{_LUA}/shared/postpone.lua",
+        "  for each in each_line(name, lines) do\n",
+        "  for each in each_line(name) do\n",
+        f"{_LINES}::test_behind_what_is_due_in_one_line_it_is_passed_in_no_other",
+    ),
+    Mutant(
+        "several: what is due in another line is passed",
+        f"{_LUA}/shared/accept.lua",
+        "      local there = delay == 0 and waits_until(",
+        "      local there = false and waits_until(",
+        f"{_LINES}::test_behind_what_is_due_in_one_line_it_is_passed_in_no_other",
+    ),
+    Mutant(
+        "several: a place that somebody deleted under a run is not put back",
+        _REPAIR,
+        " and put_first(box, message, place))\n",
+        " and false)\n",
+        _LOST,
+    ),
+    Mutant(
+        "several: a run that somebody deleted loses its lines",
+        _REPAIR,
+        "  if started and #redis.call('XRANGE', key, started, started) == 0 then return true end\n",
+        "",
+        _LOST,
     ),
 )

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from command_bus.testing.simulated.store import Store
 from tests.simulation.limit_rules import LimitWatch
 from tests.simulation.news import News
+from tests.simulation.standing import Standing
 from tests.simulation.state_rules import broken_states
-from tests.simulation.ties import Ties
 from tests.simulation.unique_rules import broken_keys
 
 __all__ = ["Act", "Claim", "Execution", "History", "Journey", "JourneyRun", "Sent", "Told", "Trigger", "of_commands"]
@@ -216,7 +216,7 @@ class History:
         self.claims: list[Claim] = []
         self.triggers: list[Trigger] = []
         self.news = News()
-        self.ties = Ties()
+        self.standing = Standing()
         self.journeys: dict[str, Journey] = {}
         self.follow_ups: dict[str, list[str]] = {}
         """What the handler of a command sends with its settlement, in its order."""
@@ -292,6 +292,8 @@ class History:
             if self.limits is not None:
                 broken += self.limits.look(store, self._clock())
             self.states += [(self._clock(), entity, text) for entity, text in broken]
+            if len(self.standing.broken) < _MOST_STATES:
+                self.standing.look(store, prefix, self._clock())
 
     # What it comes to.
 
@@ -337,6 +339,7 @@ class History:
                 lines.append((run.began, f"{who}: starts {run.id}, attempt {run.attempt}, fence {run.fence}"))
                 if run.ended is not None:
                     lines.append((run.ended, f"{who}: {run.id} {run.how} (attempt {run.attempt})"))
+        lines += self.standing.timeline(entity)
         return [f"{at - 1000:9.4f}  {text}" for at, text in sorted(lines, key=lambda line: line[0])]
 
 

@@ -1,4 +1,4 @@
-"""Rules for commands of several entities: in each line as accepted, once begun alone to the end, and each is done in the end."""
+"""Rules for commands of several entities: in each of their lines as if it were their only one."""
 
 from __future__ import annotations
 
@@ -7,43 +7,109 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 from tests.simulation.history import History
-from tests.simulation.ties import Tie, TieRun
+from tests.simulation.standing import LineRun, Stander, Standing
 
 __all__ = ["several"]
 
-
-def several(history: History) -> Iterator[tuple[str, str]]:
-    """Find commands that were overtaken in one of their lines, shared it while they were retried, or were never done."""
-    ties = history.ties
-    lines: dict[str, list[TieRun]] = defaultdict(list)
-    for run in sorted(ties.runs, key=lambda run: run.fence):
-        for entity in run.entities:
-            lines[entity].append(run)
-        if run.tag not in ties.sent:
-            yield run.entities[0], f"{run.tag} came from nowhere"
-    for entity, runs in lines.items():
-        yield from _between(entity, runs)
-        yield from _overtaken(entity, runs, ties.sent)
-    done = {run.tag for run in ties.runs if run.how == "returned"}
-    for tie in ties.sent.values() if not history.stuck else ():
-        if tie.acked is not None and tie.tag not in done and not tie.discarded:
-            yield tie.entities[0], f"{tie.tag} was never done"
+Broken = Iterator[tuple[str, str]]
 
 
-def _between(entity: str, runs: list[TieRun]) -> Iterator[tuple[str, str]]:
-    """Find what was started in a line between the first and the last start of another command there."""
-    ended: set[str] = set()
-    for before, run in pairwise(runs):
-        if run.fence == before.fence:
-            yield entity, f"{run.tag} and {before.tag} have the fence {run.fence}"
-        if run.tag != before.tag:
-            ended.add(before.tag)
-        if run.tag in ended:
-            yield entity, f"{run.tag} was started again after {before.tag}, which stands behind it"
+def several(history: History) -> Broken:
+    """Find what overtook in a line, ran beside another or in between, was lost, or stands in some of its lines alone."""
+    standing = history.standing
+    for at, entity, text in standing.broken:
+        yield entity, f"{text} (at {at - 1000:.4f})"
+    lines: dict[str, list[LineRun]] = defaultdict(list)
+    for run in standing.runs:
+        for line in standing.standers[run.tag].lines:
+            lines[line].append(run)
+    for line, runs in lines.items():
+        for text in (
+            *_out_of_order(standing, runs),
+            *_in_between(standing, line, runs),
+            *_beside(history, runs),
+            *_fences(history, runs),
+        ):
+            yield line, text
+    yield from _started_while_paused(history)
+    for stander in standing.standers.values():
+        yield from ((stander.lines[0], text) for text in _wrong_end(history, stander))
 
 
-def _overtaken(entity: str, runs: list[TieRun], sent: dict[str, Tie]) -> Iterator[tuple[str, str]]:
-    line = [sent[tag] for tag in dict.fromkeys(run.tag for run in runs) if tag in sent]
+def _out_of_order(standing: Standing, runs: list[LineRun]) -> Iterator[str]:
+    """Yield first starts in another order than that of acceptance."""
+    tags = dict.fromkeys(run.tag for run in sorted(runs, key=lambda run: run.fence))
+    line = [standing.standers[tag] for tag in tags]
     for later, sooner in combinations(line, 2):
-        if sooner.acked is not None and sooner.acked < later.invoked:
-            yield entity, f"{later.tag} was started before {sooner.tag}, which was accepted first"
+        if _precedes(sooner, later):
+            yield f"{later.tag} started before {sooner.tag}, which was accepted first"
+
+
+def _precedes(one: Stander, other: Stander) -> bool:
+    if "delayed" in (one.kind, other.kind) or one.rejoined:
+        return False
+    if (
+        one.kind == other.kind == "batch"
+        and (one.process, one.batch) == (other.process, other.batch)
+        and one.tries == other.tries == 1
+    ):
+        return one.position < other.position and one.acked is not None
+    return one.acked is not None and one.acked < other.invoked
+
+
+def _in_between(standing: Standing, line: str, runs: list[LineRun]) -> Iterator[str]:
+    """Yield what started in a line between the first start of a command and its last; fences are of the server."""
+    seen, last = set[str](), ""
+    for run in sorted(runs, key=lambda run: run.fence):
+        if run.tag != last and run.tag in seen and not standing.standers[run.tag].rejoined:
+            yield f"{last} started in {line} before {run.tag} had ended, whose attempt {run.attempt} came after it"
+        seen.add(run.tag)
+        last = run.tag
+
+
+def _beside(history: History, runs: list[LineRun]) -> Iterator[str]:
+    """Yield runs at the same time; only a lease that was taken over excuses them."""
+    for one, other in combinations(sorted(runs, key=lambda run: run.fence), 2):
+        killed = next((begin for kind, begin, _ in one.process.troubles if kind == "kill"), None)
+        end = one.ended if one.ended is not None else killed
+        if end is not None and other.began >= end:
+            continue
+        home = history.standing.standers[one.tag].lines[0]
+        if end is None or not any(claim.entity == home and one.began <= claim.at <= other.began for claim in history.claims):
+            yield f"{one.tag} (fence {one.fence}) and {other.tag} (fence {other.fence}) ran at the same time"
+
+
+def _fences(history: History, runs: list[LineRun]) -> Iterator[str]:
+    for one, other in pairwise(runs):
+        if one.fence == other.fence:
+            yield f"{one.tag} and {other.tag} started under the same fence {one.fence}"
+        if other.fence < one.fence and not any(at <= other.began for at, _ in history.jumps):
+            yield f"{other.tag} started under fence {other.fence} after {one.tag} had {one.fence}"
+
+
+def _started_while_paused(history: History) -> Broken:
+    for scope, begin, end in history.standing.pauses if not history.jumps else ():
+        for run in history.standing.runs:
+            started = run.fence / 1e6 - 1_700_000_000.0  # by the server
+            lines = history.standing.standers[run.tag].lines
+            if begin + 0.001 < started < end - 0.001 and any(line == scope or line.startswith(scope + ":") for line in lines):
+                yield scope, f"{run.tag} was started {started - begin:.3f} s after {scope} was paused"
+
+
+def _wrong_end(history: History, stander: Stander) -> Iterator[str]:
+    """Yield what is wrong with the end of a command: it is run to an end once, buried, or removed."""
+    tag, standing = stander.tag, history.standing
+    runs = [run for run in standing.runs if run.tag == tag]
+    ended = [run for run in runs if run.how in ("returned", "rejected")]
+    if stander.removed is not None and any(run.began > stander.removed for run in runs):
+        yield f"{tag} was removed from its lines, and started after that"
+    if runs and stander.acked is None and stander.refused not in ("", "unknown", "unavailable"):
+        yield f"{tag} was refused ({stander.refused}), and ran"
+    if any(run.attempt > stander.most for run in runs):
+        yield f"{tag} started with attempt {max(run.attempt for run in runs)}, allowed are {stander.most}"
+    if len(ended) > 1 and not stander.replays and not history.claims and not standing.aborts:
+        yield f"{tag} ran to its end {len(ended)} times, and nothing interrupted it"
+    if history.stuck or stander.acked is None or stander.removable or tag in standing.letters:
+        return
+    if not ended:
+        yield f"{tag} was accepted; {len(runs)} starts, none to an end, and no dead letter"

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack
 
-from command_bus import BusSettings, CommandBus, CommandBusError, EntityPolicy, per_entity
+from command_bus import BusSettings, CommandBus, CommandBusError
 from command_bus import History as Kept
 from command_bus.testing.simulated.server import Link, Server
 from command_bus.testing.simulated.store import ZSet
@@ -37,7 +37,7 @@ from tests.simulation.network import Network
 from tests.simulation.publication_load import PublicationLoad
 from tests.simulation.scheduling import Scheduler
 from tests.simulation.scripted_loads import ScriptedLoads, scripted_load_of
-from tests.simulation.several_load import SeveralLoad
+from tests.simulation.several_load import SeveralLoad, SeveralOperator
 from tests.simulation.threads import SimThreads
 from tests.simulation.unique_load import UniqueStorm
 from tests.simulation.workload import REGISTRY, Operator, Producer, current
@@ -92,7 +92,7 @@ def settings(lease: float, shards: int, history: Kept | None, waiting: int) -> B
     return BusSettings(
         url="redis://simulated",
         namespace=NAMESPACE, lease=lease, shards=shards, grace=3.0, concurrency=2, threads=1, quantum=3, dispatch_timeout=6.0, quantum_time=0.2,
-        history=history, max_waiting=waiting, entities={"knot": EntityPolicy(mailbox=per_entity(shard_by="/"))},
+        history=history, max_waiting=waiting,
     )  # fmt: skip
 
 
@@ -260,8 +260,8 @@ class Simulation:
         await Operator.retry_until(bus.open)
         random = Random(f"operator {self.seed}")
         pauses = Operator(self, bus, random).run(random.choice((0, 1, 2)), self.shape.seconds)
-        several = SeveralLoad(self, bus, "op").operate(self.shape.seconds)
-        await asyncio.gather(pauses, Ender(self, bus).run(self.shape.seconds), several)
+        ends, several = Ender(self, bus), SeveralOperator(self, bus)
+        await asyncio.gather(pauses, ends.run(self.shape.seconds), several.run(self.shape.seconds))
         await bus.close()
 
     async def _schedule(self, process: Process) -> None:
@@ -290,6 +290,7 @@ class Simulation:
             await self._work_off(bus, random)
         letters = [letter async for letter in bus.dead_letters.list()]
         history.letters = [letter for letter in letters if letter.entity_type == "item"]
+        history.standing.letters = {letter.command_id for letter in letters}
         kept = {letter.command_id for letter in letters if letter.entity_type == "journey"}
         self._kept = {f"{kind}:{command_id}" for kind in "kx" for command_id in kept}
         await outcomes_of(self, bus)
@@ -311,16 +312,18 @@ class Simulation:
         moved = self.loop.time()
         while states := self._states():
             ended = sum(run.ended is not None for run in history.executions)
+            ended += sum(run.ended is not None for run in history.standing.runs)
             waits = self._waits(states)
-            if progress != (len(history.executions), ended, waits):
-                progress, moved = (len(history.executions), ended, waits), self.loop.time()
+            started = len(history.executions) + len(history.standing.runs)
+            if progress != (started, ended, waits):
+                progress, moved = (started, ended, waits), self.loop.time()
             patience = LINE_PATIENCE if self._stands_in_line() else PATIENCE
             if waits:  # delays may have been set by a clock that has gone back since, and all who knew are gone
                 patience += sum(-seconds for _, seconds in history.jumps if seconds < 0)
             if self.loop.time() > moved + patience:
                 history.stuck = f"for {patience} s nothing happened, and there is still work: {states}"
                 break
-            if set(states) - {"b"} == {"s"} or ("s" in states and self.loop.time() > moved + _CALLERS_WAIT):
+            if set(states) == {"s"} or ("s" in states and self.loop.time() > moved + _CALLERS_WAIT):
                 await self._free(bus, random)
             await asyncio.sleep(0.2)
 
@@ -357,11 +360,14 @@ class Simulation:
         return states + ("" if self.history.limits is None else self.history.limits.left(store))
 
     async def _free(self, bus: CommandBus, random: Random) -> None:
+        history = self.history
         async for letter in bus.dead_letters.list():
             if not letter.parked:
                 continue
             sent = self._sent_as(letter)
-            if random.random() < 0.6 and (sent is None or sent.replays < 2):
+            replay = random.random() < 0.6 and (sent is None or sent.replays < 2)
+            history.standing.decided(letter.command_id, replay=replay)
+            if replay:
                 self.history.note(letter.entity_id or "", f"operator: replay {letter.command_id}")
                 if sent is not None:
                     sent.replays += 1
@@ -373,8 +379,7 @@ class Simulation:
                 await bus.dead_letters.discard(letter.id)
 
     def _sent_as(self, letter: Any) -> Any:
-        tag = (letter.payload or {}).get("tag", "")
-        return self.history.sent.get(tag) or self.history.ties.sent.get(tag)
+        return self.history.sent.get((letter.payload or {}).get("tag", ""))
 
     def _look(self) -> None:
         """Record keys left on the server that should be gone."""

@@ -58,7 +58,7 @@ def _waiting(store: Store, prefix: bytes) -> list[tuple[str, str]]:
             entries = entries[1:]
         for entry in entries:
             fields = stream.entries[entry]
-            if fields[0] == b"e" and (key := _key_of(name, fields[1])):
+            if fields[0] == b"e" and b"s" not in fields[::2] and (key := _key_of(name, fields[1])):
                 found.append(key)
     for value in (store.get(prefix + b"delayed", dict) or {}).values():
         name, _, entry = value.partition(b"\n")

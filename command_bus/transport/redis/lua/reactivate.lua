@@ -31,11 +31,14 @@ local queue_up = redis.call('EXISTS', KEYS[5]) == 1 and open_line(ready, active,
 local several = open_several({ready = ready, active = active, lone = KEYS[8], paused = paused})
 local SEEN = 1000  -- entries of a home in which the command of a place is looked for
 
--- Return whether a home has the command of a place; true if it has too much to tell.
+-- Return whether a home has the command of a place; true if it has too much to tell, and while somebody has
+-- deleted the one that was started there: it holds its lines until its worker has settled it.
 local function is_at_home(home, name, id, box)
-  local key, pair, entries = several.key_of(box, name, home), ' ' .. name .. '=' .. id .. ' ', nil
+  local key, pair = several.key_of(box, name, home), ' ' .. name .. '=' .. id .. ' '
   if type(redis.pcall('XLEN', key)) ~= 'number' then return false end
-  entries = redis.call('XRANGE', key, '-', '+', 'COUNT', SEEN)
+  local started = string.match(redis.call('HGET', active, home) or '', '|w=([%d-]+)')
+  if started and #redis.call('XRANGE', key, started, started) == 0 then return true end
+  local entries = redis.call('XRANGE', key, '-', '+', 'COUNT', SEEN)
   for _, entry in ipairs(entries) do
     local text = several.field_in(entry[2], FIELD.LINES)
     if text and string.find(' ' .. text, pair, 1, true) then return true end
@@ -43,31 +46,48 @@ local function is_at_home(home, name, id, box)
   return #entries == SEEN
 end
 
--- Give the places of a home that somebody deleted new ones, at the ends of their lines.
-local function replace_places(fields, name, box)
-  local replaced, text = '', several.field_in(fields, FIELD.LINES)
+-- Return what an entry says of its places without those that somebody deleted; false if none is missing.
+local function places_left(fields, name, box)
+  local text, left = several.field_in(fields, FIELD.LINES), ''
   for other, id in string.gmatch(text, '(%S+)=(%S+) ') do
-    local key = several.key_of(box, name, other)
-    local there = redis.pcall('XRANGE', key, id, id)[1]
-    local place = not there and several.join(other .. '= ', name, box, '1')
-    replaced = replaced .. (place or other .. '=' .. id .. ' ')
+    local there = redis.pcall('XRANGE', several.key_of(box, name, other), id, id)[1]
+    if there then left = left .. other .. '=' .. id .. ' ' end
   end
-  if replaced == text then return false end
-  rewrite_head(box, KEYS[8], name, replaced, FIELD.LINES)
-  return true
+  return left ~= text and left
+end
+
+-- Mend a home one of whose places somebody deleted. It joins the ends of all its lines: a place at the end of
+-- one line alone could stand behind what waits for this home. If it was started, it keeps the lines that it
+-- has, and goes on without the other.
+local function mend(head, name, box, is_started)
+  local left = places_left(head[2], name, box)
+  if not left then return false end
+  local fields = {unpack(head[2])}
+  local joined = not is_started and several.join_all(fields, name, box, '1')
+  if joined and type(redis.pcall('XADD', box, '*', unpack(fields))) == 'string' then
+    local gone = several.free_all(head[2], name, box) + redis.call('XDEL', box, head[1])
+    redis.pcall('HINCRBY', KEYS[9], 'depth', 1 + joined - gone)
+  elseif joined then
+    several.free_all(fields, name, box)
+  end
+  return joined or rewrite_head(box, KEYS[8], name, left, FIELD.LINES)
 end
 
 -- Return whether a blocked mailbox is to be looked at by a worker.
-local function is_overlooked(name, box, message)
+local function is_overlooked(name, box, message, is_started, at)
   local head = redis.call('XRANGE', box, '-', '+', 'COUNT', 1)[1]
-  if not head or head[1] ~= message then return true end
+  if not head or head[1] ~= message then
+    -- Somebody deleted the place of a command that waits for it, or runs: others would run beside it.
+    local place = {FIELD.ENVELOPE, several.place, FIELD.HOME, at}
+    return not (at and is_at_home(at, name, message, box) and put_first(box, message, place))
+  end
   local home, text = several.field_in(head[2], FIELD.HOME), several.field_in(head[2], FIELD.LINES)
   if home and not is_at_home(home, name, message, box) then
     redis.call('XDEL', box, message)
     redis.pcall('HINCRBY', KEYS[9], 'depth', -1)
     return true
   end
-  return not home and (not text or replace_places(head[2], name, box) or several.is_first(text))
+  return not home and (not text or mend(head, name, box, is_started) or several.is_first(text))
 end
 
 local function reactivate(name, box)
@@ -81,7 +101,8 @@ local function reactivate(name, box)
     if redis.pcall('XRANGE', ready, activation, activation)[1] then return false end
     if not line_up(active, box, name, record) then return false end  -- the mailbox takes nothing
   elseif state == STATE.BLOCKED then
-    if not is_overlooked(name, box, message) then return false end
+    local is_started, at = attempt ~= '0' or first ~= '0', string.match(parts, '|at=([^|]*)')
+    if not is_overlooked(name, box, message, is_started, at) then return false end
     parts = several.without_lines(parts)
   elseif state ~= STATE.STOPPED or redis.call('HEXISTS', parked, name) == 1 or holds_of(paused, name) then
     return false

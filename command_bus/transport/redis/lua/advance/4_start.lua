@@ -115,6 +115,7 @@ local several = nil
 -- Return what moves the places of commands that stand in several lines.
 local function open_lines()
   local keys = {ready = ready, active = active, lone = lone, paused = any_paused and paused}
+  function keys.left(box) repeated[box] = true end  -- its head was read before the first step
   several = several or open_several(keys,
     function(other)
       if records[other] == nil then records[other] = call('HGET', active, other) end

@@ -152,10 +152,8 @@ local function open_batch(batch)
     if fault then return failed(box, fault) end
     accepted = accepted + 1
     if newcomers and records[box] then newcomers = newcomers - idle end
-    if others and not at then
-      for _, other in ipairs(others) do room[other] = room[other] - 1 end
-      places, free = places + #others, free - #others
-    end
+    for _, other in ipairs(others or {}) do room[other] = room[other] - 1 end
+    if others and not at then places, free = places + #others, free - #others end
     if command then batch.unique.hold(command, place, at) end
     if publish then
       publish('accepted', names[box], envelope, '', '', '',

@@ -1,4 +1,4 @@
--- rewrite: give the first command of a mailbox another envelope. Uses lone.
+-- rewrite: give the first command of a mailbox another envelope. Uses record, lone.
 --
 -- A stream's entries cannot be changed, and none can be added before others. So if the envelope stands in the
 -- stream, the stream is written again, with the ids that it had; a large one is not, because no other client
@@ -24,8 +24,8 @@ local function with_field(fields, name, value)
   return fields
 end
 
--- Return false if there is too much to write, or no first command: then nothing was changed.
-local function rewrite_head(box, lone, name, envelope, field)
+-- Return the entries of a mailbox, oldest first, a lone one alone; nil if there is too much to write.
+local function entries_to_rewrite(box)
   local entries, bytes, after = {}, 0, '-'
   repeat
     local page = redis.call('XRANGE', box, after, '+', 'COUNT', 100)
@@ -34,15 +34,31 @@ local function rewrite_head(box, lone, name, envelope, field)
       for i = 2, #entry[2], 2 do bytes = bytes + #entry[2][i] + 100 end
       after = '(' .. entry[1]
     end
-    if #entries > 0 and entries[1][2][1] == FIELD.IN_LONE then
-      redis.call('HSET', lone, name, envelope)
-      return true
-    end
-    if bytes > MOST_REWRITTEN then return false end
+    if #entries > 0 and entries[1][2][1] == FIELD.IN_LONE then return entries end
+    if bytes > MOST_REWRITTEN then return nil end
   until #page < 100
-  if #entries == 0 then return false end
+  return entries
+end
+
+local function write_again(box, entries)
   redis.call('DEL', box)
-  entries[1][2] = with_envelope(entries[1][2], envelope, field)
   for _, entry in ipairs(entries) do redis.call('XADD', box, entry[1], unpack(entry[2])) end
   return true
+end
+
+-- Return false if there is too much to write, or no first command: then nothing was changed.
+local function rewrite_head(box, lone, name, envelope, field)
+  local entries = entries_to_rewrite(box)
+  if not entries or #entries == 0 then return false end
+  if entries[1][2][1] == FIELD.IN_LONE then return redis.call('HSET', lone, name, envelope) and true end
+  entries[1][2] = with_envelope(entries[1][2], envelope, field)
+  return write_again(box, entries)
+end
+
+-- Put an entry before all others, with an id that stood there; return false if that cannot be.
+local function put_first(box, id, fields)
+  local entries = entries_to_rewrite(box)
+  if not entries or (entries[1] and not is_behind(entries[1][1], id)) then return false end
+  table.insert(entries, 1, {id, fields})
+  return write_again(box, entries)
 end

@@ -18,7 +18,8 @@
 local PLACE_ENVELOPE = '\157\1\161-\165place\192\192\196\0\206\0\1\0\0\192\192\192\192\192\129\161j\144'
 
 -- Return what moves the places of commands. `keys` has the names of the keys ready, active, lone and paused,
--- which is nil where nothing is paused. `read` returns the record of a mailbox, `write` writes it; false is
+-- which is nil where nothing is paused; and perhaps `left`, a function that is told the key of each mailbox
+-- that a place leaves. `read` returns the record of a mailbox, `write` writes it; false is
 -- that of an idle one.
 local function open_several(keys, read, write)
   local self, ready, active, paused = {place = PLACE_ENVELOPE}, keys.ready, keys.active, keys.paused
@@ -117,6 +118,7 @@ local function open_several(keys, read, write)
       local key, record = self.key_of(box, name, other), read(other)
       local is_head = is_blocked_by(record, id)
       if redis.pcall('XDEL', key, id) == 1 then freed = freed + 1 end
+      if keys.left then keys.left(key) end
       if record and lined then
         record = lined.left(record, other, {id}, key)
         write(other, record)
