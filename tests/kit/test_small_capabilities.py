@@ -12,15 +12,11 @@ from tests.conformance.operating.test_edited_replays import *  # noqa: F403 - th
 from tests.conformance.operating.test_letter_retention import *  # noqa: F403 - as above
 from tests.conformance.operating.test_letter_retention import harness
 from tests.conformance.operating.test_max_entities import *  # noqa: F403 - as above
-from tests.conformance.operating.test_prioritize import *  # noqa: F403 - as above
-from tests.conformance.operating.test_prioritize import _forget
 from tests.conformance.operating.test_recount import *  # noqa: F403 - as above
 from tests.conformance.operating.test_worker_pause import *  # noqa: F403 - as above
 from tests.conformance.operating.test_worker_pause import floor
-from tests.conformance.test_hops import *  # noqa: F403 - as above
-from tests.conformance.test_services import *  # noqa: F403 - as above
 
-__all__ = ["_forget", "floor", "harness", "sandbox"]
+__all__ = ["floor", "harness", "sandbox"]
 
 
 @pytest.fixture
