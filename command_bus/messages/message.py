@@ -488,7 +488,7 @@ def _several_faults(cls: type[Message[Any]], values: Mapping[str, Any]) -> Itera
     if not others:
         return
     if len(others) >= MOST_ENTITIES:
-        yield f"it names {len(others) + 1} entities, at most {MOST_ENTITIES} go: hold one entity that stands for them"
+        yield f"it names {len(others) + 1} entities, at most {MOST_ENTITIES} go: name one entity that contains them"
     if issubclass(cls, Event):
         yield f"an event belongs to one entity: take EntityId away from {others[0][1]!r}"
     if values.get("unique") is not None and values["unique"].wins == "latest":

@@ -39,7 +39,7 @@ PAUSE_END = "p:"
 
 _PAGE = 200
 _STILL = (b"s|", b"b|")
-"""How records begin whose mailbox a pause may have stopped, or one of a command that also stands in other lines."""
+"""Beginnings of records whose mailbox a pause may have stopped, itself or in another line of its command."""
 _WANTED: dict[Verb, Mode | None] = {"pause": "paused", "drain": "draining", "resume": None}
 
 

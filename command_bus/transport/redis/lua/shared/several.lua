@@ -18,9 +18,9 @@
 local PLACE_ENVELOPE = '\157\1\161-\165place\192\192\196\0\206\0\1\0\0\192\192\192\192\192\129\161j\144'
 
 -- Return what moves the places of commands. `keys` has the names of the keys ready, active, lone and paused,
--- which is nil where nothing is paused; and perhaps `left`, a function that is told the key of each mailbox
--- that a place leaves. `read` returns the record of a mailbox, `write` writes it; false is
--- that of an idle one.
+-- which is nil where nothing is paused; and perhaps `left`, a function that takes the key of each mailbox
+-- that a place leaves. `read` returns the record of a mailbox, `write` writes it; false
+-- is that of an idle one.
 local function open_several(keys, read, write)
   local self, ready, active, paused = {place = PLACE_ENVELOPE}, keys.ready, keys.active, keys.paused
   read = read or function(name) return redis.call('HGET', active, name) end
