@@ -291,14 +291,16 @@ class CommandBus:
         *,
         version: int = 1,
         others: OtherEntities = (),
+        across_shards: bool = False,
         **options: Unpack[DispatchOptions],
     ) -> Receipt[Any]:
         """Dispatch without the command's class: the worker validates the payload. `None, None` names no entity.
 
         `version` is that of the payload's fields, if the class has versions (see `upcasts`); `others` are types and ids of the further entities
-        of a class that has several, in the order of its fields. The options are those of `dispatch`.
+        of a class that has several, in the order of its fields, and `across_shards` says what it says. The options are those of `dispatch`.
         """
-        return await self.sender.dispatch_raw(RawEnvelope(entity_type, entity_id, name, payload, version, options, others))
+        raw = RawEnvelope(entity_type, entity_id, name, payload, version, options, others, across_shards)
+        return await self.sender.dispatch_raw(raw)
 
     async def dispatch_batch(self, commands: Iterable[Message[Any] | Envelope[Any] | RawEnvelope]) -> BatchResult:
         """Accept many commands in few steps; the order of an entity's commands is kept.
@@ -393,13 +395,15 @@ class CommandBus:
         *,
         version: int = 1,
         others: OtherEntities = (),
+        across_shards: bool = False,
         **options: Unpack[CallOptions],
     ) -> Any:
         """Call without the command's class: the worker validates the payload, the reply is plain data. `None, None` names no entity.
 
-        `version` and `others` are as for `dispatch_raw`; the options are those of `call`, but for `on_progress`.
+        `version`, `others` and `across_shards` are as for `dispatch_raw`; the options are those of `call`, but for `on_progress`.
         """
-        return await self.sender.call_raw(RawEnvelope(entity_type, entity_id, name, payload, version, others=others), **options)
+        raw = RawEnvelope(entity_type, entity_id, name, payload, version, others=others, across_shards=across_shards)
+        return await self.sender.call_raw(raw, **options)
 
     @overload
     async def result(self, command_id: str | UUID, command_type: type[Message[R]], *, timeout: float = ...) -> R: ...

@@ -10,16 +10,17 @@ from functools import partial
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from command_bus.admin.info import DeadLetter, LetterPage
-from command_bus.admin.letter_pages import edited_envelope, newest_letters
+from command_bus.admin.letter_pages import dispatch_again, edited_envelope, newest_letters
 from command_bus.durable.compensation import failed_undos
 from command_bus.durable.names import ENDING, UNDO
 from command_bus.durable.undo import Ending, pack_ending, unpack_ending
 from command_bus.errors import CommandBusError, InvalidCommand, InvalidSettings, UnknownDeadLetter
 from command_bus.messages.message import Message
+from command_bus.messages.outgoing import Across
 from command_bus.messages.reports import OnDone
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
-from command_bus.serialization.envelope_options import DURABLE, RETURN, ReturnAddress
+from command_bus.serialization.envelope_options import ACROSS, DURABLE, RETURN, ReturnAddress
 from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.protection import readable_payload
@@ -53,6 +54,16 @@ class CalledLetter(NamedTuple):
 def begins_anew(stored: StoredDeadLetter, envelope: WireEnvelope) -> bool:
     """Return whether a replay runs a durable command from its first line: it was compensated, so it calls all again, under other ids."""
     return not stored.parked and not stored.keeps and DURABLE.of(envelope.options)
+
+
+def across_of(stored: StoredDeadLetter, envelope: WireEnvelope) -> Across | None:
+    """Return what a part of a command over several shards says of the whole, if the lines of the others are held no more; else None."""
+    return None if stored.parked else ACROSS.of(envelope.options)
+
+
+def again_id(stored: StoredDeadLetter, across: Across) -> str:
+    """Return the id under which a command over several shards is dispatched again: the old one is known to have ended."""
+    return f"{across.command_id}~{stored.id}"
 
 
 def called_again(called: Iterable[CalledLetter], callers: Collection[str]) -> set[str]:
@@ -233,7 +244,8 @@ class DeadLetters(OnSession):
     async def replay(self, letter_id: str, *, payload: Mapping[str, Any] | Message[Any] | None = None) -> str:
         """Run the command again under its old id; gives that id (empty if it cannot be read).
 
-        A parked command runs before its followers; any other joins the end of its entity's line. Such a one holds its unique key
+        A parked command runs before its followers; any other joins the end of its entity's line. One whose entities are of several shards is
+        dispatched once more, under an id of its own. Such a one holds its unique key
         again unless another command does; then it waits beside that. A durable command that was compensated begins again, and calls again what it
         had called: the letters of that are looked for, and discarded.
 
@@ -260,7 +272,7 @@ class DeadLetters(OnSession):
             await self._discard_all(called_again([each async for _, each in self._letters() if each], {envelope.command_id}))
         if not await self._replay(stored, envelope, edited):
             raise _unknown(letter_id)
-        return envelope.command_id
+        return envelope.command_id if (across := across_of(stored, envelope)) is None else again_id(stored, across)
 
     async def _letter_of(self, caller: ReturnAddress) -> str:
         """Return the letter of a caller that begins again if that is replayed; empty if there is none."""
@@ -284,6 +296,9 @@ class DeadLetters(OnSession):
         """Replay a letter, with an ending only to undo what its command did; return False if it is gone."""
         marked = is_marked(envelope) and not _nobody_vouches(stored)
         now = unpack_envelope(edited, self._limits) if edited else envelope
+        if (across := across_of(stored, envelope)) is not None:
+            await dispatch_again(self._session, now, across, again_id(stored, across))
+            return await self._discard(stored)
         protection, fields, key = self._session.protection, None, b""
         if edited and now.flags & ENCRYPTED and protection is not None and protection.digest_key:
             fields, key = unpack(protection.payload(now), self._limits), protection.digest_key

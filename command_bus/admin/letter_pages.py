@@ -11,10 +11,13 @@ from typing import Any, NamedTuple
 from command_bus.admin.info import DeadLetter
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.message import Message, canonical_entity_id, other_entities
+from command_bus.messages.outgoing import Across, OutgoingMessage
 from command_bus.messages.policies import parts_of_delivery
+from command_bus.sending.admission import receipt
+from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.serialization.announcements import CommandInfo, read_description
-from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, pack_envelope
-from command_bus.serialization.envelope_options import OTHERS, VERSION
+from command_bus.serialization.envelope import AT_MOST_ONCE, ENCRYPTED, WireEnvelope, pack_envelope
+from command_bus.serialization.envelope_options import ACROSS, GIVEN, HISTORY, OTHERS, PRIORITY, VERSION
 from command_bus.serialization.json_fields import JsonFields
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for
@@ -162,7 +165,9 @@ async def edited_envelope(
         packed, entities, version = _of_class(envelope, payload, limits)
     else:
         packed, entities, version = await _of_mapping(session, envelope, payload, limits)
-    stands = (envelope.entity_id, *(entity_id for _, entity_id in OTHERS.of(envelope.options)))
+    across = ACROSS.of(envelope.options)
+    others = OTHERS.of(envelope.options) if across is None else across.entities[1:]
+    stands = (envelope.entity_id if across is None else across.entities[0][1], *(entity_id for _, entity_id in others))
     if entities != stands:
         given, has = (", ".join(map(repr, each)) for each in (entities, stands))
         raise InvalidCommand(
@@ -172,6 +177,24 @@ async def edited_envelope(
     headers = {**(envelope.headers or {}), EDITED: letter_id}
     options = VERSION.replaced(envelope.options, version)
     return _protected(session, replace(envelope, payload=packed, headers=headers, options=options, signature=None))
+
+
+async def dispatch_again(session: Session, envelope: WireEnvelope, across: Across, command_id: str) -> None:
+    """Dispatch a command over several shards once more, from a part of it: alone that would stand in the lines of one shard.
+
+    Raises:
+        CommandBusError: It is not accepted.
+    """
+    builder, protection = EnvelopeBuilder(session.settings, session.protection), session.protection
+    (entity_type, entity_id), *others = across.entities
+    given = {option.letter for option in (*GIVEN, PRIORITY, VERSION, HISTORY)}
+    out = OutgoingMessage(
+        envelope.name, entity_type, entity_id, envelope.payload if protection is None else protection.payload(envelope),
+        command_id, given_id=True, at_most_once=bool(envelope.flags & AT_MOST_ONCE), headers=dict(envelope.headers or {}),
+        options=OTHERS.replaced({letter: value for letter, value in (envelope.options or {}).items() if letter in given}, others) or {},
+        priority=PRIORITY.of(envelope.options), across_shards=True,
+    )  # fmt: skip
+    receipt(command_id, await session.transport.producer.enqueue(builder.build(out), session.settings.dispatch_timeout))
 
 
 def _protected(session: Session, envelope: WireEnvelope) -> bytes:

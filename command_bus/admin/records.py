@@ -18,7 +18,7 @@ from command_bus.sending.call_progress import LookPauses, progress_in, unsealer
 from command_bus.serialization.envelope import names_of
 from command_bus.serialization.outcome import LOG, PROGRESS, unpack_report
 from command_bus.session import Session
-from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.mailboxes import envelope_in, mailbox_label
 from command_bus.transport.marks import mailbox_in
 from command_bus.transport.records import called_in
 
@@ -189,7 +189,7 @@ def _undo(field: str, value: bytes, fields: Mapping[str, bytes]) -> StepInfo:
         undo = Undo.read(field, value)
     except BadStep:  # of another release
         return StepInfo("undo", unquote(field.removeprefix(UNDO)), done=False)
-    name, entity, call = names_of(undo.follow_up.envelope[2:])[1], mailbox_label(undo.follow_up.mailbox), ""
+    name, entity, call = names_of(envelope_in(undo.follow_up.envelope)[2:])[1], mailbox_label(undo.follow_up.mailbox), ""
     for attempt in itertools.count(1):
         if call_field(undo.call_of(attempt)) not in fields:
             break

@@ -16,12 +16,12 @@ from command_bus.durable.step import Step
 from command_bus.durable.time_limits import TimeLimit
 from command_bus.durable.undo import Undo
 from command_bus.durable.values import compare
-from command_bus.durable.waits import Call, Signal, Sleep
+from command_bus.durable.waits import Call, HeldCall, Signal, Sleep
 from command_bus.errors import InvalidCommand
 from command_bus.messages.durable import Durable, Operation, StepOptions
 from command_bus.messages.message import Message, reply_of
 from command_bus.messages.options import DurableCallOptions
-from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.messages.outgoing import Across, OutgoingMessage
 from command_bus.transport.ports.durable import Note
 
 R = TypeVar("R")
@@ -76,8 +76,12 @@ class HandlerOperations:
         seconds = None if timeout is None else checked_seconds("timeout", timeout)
         return self._called(Call(self._run, out, reply_of(command), seconds, undoing, key=key), out)
 
-    def call_packed(self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str) -> Durable[Any]:
+    def call_packed(
+        self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str, across: Across | None = None
+    ) -> Durable[Any]:
         out.given_id = True  # its outcome is remembered, should it not reach the caller
+        if across is not None:
+            return self._called(HeldCall(self._run, *self._run.tools.children.part_behind(out, across), key), out)
         return self._called(Call(self._run, out, Any, None, undo, key=key), out)
 
     def _called(self, made: Call, out: OutgoingMessage) -> Durable[Any]:

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple, Self
 from command_bus.durable.names import UNDO
 from command_bus.errors import BadStep
 from command_bus.sending.children import Child
-from command_bus.serialization.limits import Undecodable
+from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import pack, unpack
+from command_bus.serialization.outcome import Status
+from command_bus.serialization.reply import BadReply, Cancelled, Completed, Expired, Outcome, unpack_reply
 from command_bus.serialization.stored_fields import stored_row
 from command_bus.transport.steps import FollowUp
 
@@ -100,6 +102,16 @@ class Undo:
     def call_of(self, attempt: int) -> str:
         """Return the name under which it is called; it is called again when an operator replays the command that it failed to undo."""
         return self.field if attempt == 1 else f"{self.field}~{attempt}"
+
+
+_STATUS_OF: dict[type[Outcome], Status] = {
+    Completed: "completed", BadReply: "completed", Expired: "expired", Cancelled: "cancelled"
+}  # fmt: skip
+
+
+def ending_as(reply: bytes, limits: PayloadLimits) -> Ending:
+    """Return the end of a command that ends as another did, whose outcome this is. The dead letter is the other's alone."""
+    return Ending(_STATUS_OF.get(type(unpack_reply(reply, limits)[1]), "rejected"), reply)
 
 
 _STATUSES = ("rejected", "expired", "cancelled", "dead_lettered")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from command_bus.clock import checked_seconds
 from command_bus.durable.names import ROOM, late_field, outcome_field, refused_field, undo_field
 from command_bus.durable.run import DurableRun, Waited, cancelled
 from command_bus.durable.run_tools import LINGER, LONG_LINGER
-from command_bus.durable.undo import Undo
+from command_bus.durable.undo import Ending, Undo, ending_as
 from command_bus.durable.values import child_of, compare, readable_codec
 from command_bus.errors import BadResult, BadStep, CallCycle, CommandBusError, CommandCancelled
 from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.sending.follow_ups import while_away
 from command_bus.serialization.envelope_options import DURABLE
 from command_bus.serialization.limits import printable
 from command_bus.serialization.reply import Completed, unpack_reply
@@ -135,6 +138,25 @@ class Call(Waited):
         is_out = await self.run.tools.children.give_up(self._child_mailbox, self._child, reason, is_durable=durable)
         self._is_told_to_end = not is_out
         return is_out
+
+
+class HeldCall(Call):
+    """Calls what stands for a command in its lines of the next shard; its result is an `Ending`: the caller ends as that does."""
+
+    def __init__(self, run: DurableRun, part: OutgoingMessage, last: str, key: str) -> None:
+        """Begin nothing yet; `last` is a mailbox of the last shard, where the command runs."""
+        super().__init__(run, part, Any, None, None, key=key)
+        self._last = last
+
+    async def result(self) -> Ending:
+        """Return the end, once all fences that others get in this shard are above that of the run."""
+        run = self.run
+        with suppress(CommandBusError):  # it ends with that
+            await super().result()
+        raise_fence = run.tools.children.session.transport.durable.raise_fence
+        above = await while_away(partial(raise_fence, self._last, 0))
+        await while_away(partial(raise_fence, run.lease.mailbox, above))
+        return ending_as(run.fields[self.field], run.tools.limits)
 
 
 class UndoCall(Waited):

@@ -254,7 +254,8 @@ def _raw(known: KnownCommand, given: Any, prefix: str) -> RawEnvelope:
         return RawEnvelope(None, None, known.name, fields, info.version)
     if info.key not in fields:  # the announced schema did not require it
         raise _wrong(known.name, [(prefix + info.key, "is missing")])
-    return RawEnvelope(info.entity, fields[info.key], known.name, fields, info.version, others=info.others(fields))
+    others, across = info.others(fields), info.across_shards
+    return RawEnvelope(info.entity, fields[info.key], known.name, fields, info.version, others=others, across_shards=across)
 
 
 def _wrong(name: str, found: list[tuple[str, str]]) -> Problem:
@@ -314,6 +315,7 @@ async def _dispatch(incoming: Incoming, command: Message[Any] | RawEnvelope, ask
             command.payload,
             version=command.version,
             others=command.others,
+            across_shards=command.across_shards,
             **options,
         )
     return await incoming.bus.dispatch(command, **options)
@@ -351,6 +353,7 @@ async def _call(incoming: Incoming, command: Message[Any] | RawEnvelope, wait: f
                 command.payload,
                 version=command.version,
                 others=command.others,
+                across_shards=command.across_shards,
                 **given,
             )
         else:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from command_bus.messages.event import EventOptions
     from command_bus.messages.message import Event, Message
     from command_bus.messages.options import FollowUpOptions, SendOn
-    from command_bus.messages.outgoing import OutgoingMessage
+    from command_bus.messages.outgoing import Across, OutgoingMessage
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -136,7 +136,9 @@ class DurableOperations(Protocol):
 
     def all(self, operations: tuple[Durable[Any], ...], *, return_exceptions: bool) -> Durable[Any]: ...
 
-    def call_packed(self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str) -> Durable[Any]: ...
+    def call_packed(
+        self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str, across: Across | None = None
+    ) -> Durable[Any]: ...
 
     def first(self, operations: tuple[Durable[Any], ...], key: str | None) -> Durable[Any]: ...
 
@@ -315,9 +317,11 @@ class DurableContext(CommandContext):
         """
         return self._durable().all(operations, return_exceptions=return_exceptions)
 
-    def call_packed(self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str) -> Coroutine[object, None, Any]:
-        """Call a command that is encoded. For the library's own handlers."""
-        return self._durable().call_packed(out, undo, key)
+    def call_packed(
+        self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str, across: Across | None = None
+    ) -> Coroutine[object, None, Any]:
+        """Call a command that is encoded, with `across` in its lines of the later shards. For the library's own handlers."""
+        return self._durable().call_packed(out, undo, key, across)
 
     def first(self, *operations: Coroutine[object, None, A], key: str | None = None) -> Coroutine[object, None, Durable[A]]:
         """Wait until one of these has ended, and return that one: `winner = await context.first(paid, late)`, then `await winner`.

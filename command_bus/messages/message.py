@@ -45,7 +45,7 @@ MOST_ENTITIES = 8
 _ENTITY_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}(?:@[A-Za-z0-9_.-]{0,64})?")
 _CLASS_ARGUMENTS = frozenset((
     "entity", "delivery", "retry", "on_poison", "attempt_timeout", "unique", "limits", "priority", "fair_by", "compress_above",
-    "history", "version", "durable",
+    "history", "version", "durable", "across_shards",
 ))  # fmt: skip
 _EVENT_ARGUMENTS = frozenset({"entity", "version", "priority", "fair_by", "compress_above", "history"})
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
@@ -198,6 +198,7 @@ class MessageSpec:
         history: What is kept of their ends; `False`: nothing.
         version: Number of the form that its fields have: see `upcasts`.
         durable: Whether its handler survives its worker: see `DurableContext`.
+        across_shards: Whether its entities may be of several shards: then its order in the lines of a later shard is weaker.
     """
 
     name: str
@@ -217,6 +218,7 @@ class MessageSpec:
     version: int = 1
     durable: bool = False
     others: tuple[tuple[str, str], ...] = ()
+    across_shards: bool = False
 
 
 class Message(BaseModel, Generic[Reply_co]):
@@ -243,6 +245,7 @@ class Message(BaseModel, Generic[Reply_co]):
         history: HistoryChoice | None = None,
         version: int | None = None,
         durable: bool | None = None,
+        across_shards: bool | None = None,
         **config: Unpack[ConfigDict],
     ) -> None:
         """Name the class arguments for type checkers; pydantic passes the same ones to the hook below, once fields are known."""
@@ -485,6 +488,7 @@ def _entity_fields(cls: type[Message[Any]], entity: str | None) -> tuple[str | N
 def _several_faults(cls: type[Message[Any]], values: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with a class whose commands stand in several lines."""
     others: tuple[tuple[str, str], ...] = values["others"]
+    yield from _across_faults(values, others)
     if not others:
         return
     if len(others) >= MOST_ENTITIES:
@@ -498,6 +502,16 @@ def _several_faults(cls: type[Message[Any]], values: Mapping[str, Any]) -> Itera
             check_entity_type(entity, declared=True)
         except InvalidCommand as error:
             yield str(error)
+
+
+def _across_faults(values: Mapping[str, Any], others: tuple[tuple[str, str], ...]) -> Iterator[str]:
+    across = values.get("across_shards")
+    if across not in (None, True, False):
+        yield f"across_shards is True or False, not {shown(across)}"
+    if across and not others:
+        yield "across_shards is for commands of several entities: this one names one"
+    if across and values.get("durable"):
+        yield "a durable command stands in lines of one shard: let it call a plain one that is across_shards"
 
 
 def _holds_marker(annotation: Any) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
 
 from command_bus.messages.history import HistoryChoice
 from command_bus.messages.message import Message
@@ -17,6 +19,21 @@ from command_bus.messages.unique import Unique
 
 OtherEntities = Sequence[tuple[str, str | int]]
 """Types and ids of entities."""
+
+
+class Across(NamedTuple):
+    """The whole of a command whose entities are of several shards, in what is called for it in a later one.
+
+    Attributes:
+        command_id: The id under which it was dispatched.
+        fence: That of the start that holds its lines of the shard before; its own starts have higher ones.
+        entities: Types and ids of all its entities, in the order of the fields of its class.
+    """
+
+    command_id: str
+    fence: int
+    entities: Sequence[tuple[str, str]]
+
 
 M_co = TypeVar("M_co", bound=Message[Any], covariant=True)
 
@@ -66,6 +83,7 @@ class RawEnvelope:
         version: Number of the form that the fields have, if the class has versions (see `upcasts`).
         options: Those of `dispatch_raw`.
         others: Types and ids of the further entities in whose lines it stands, in the order of the fields of its class.
+        across_shards: Whether these may be of several shards: its class says so.
     """
 
     entity_type: str | None
@@ -75,6 +93,7 @@ class RawEnvelope:
     version: int = 1
     options: DispatchOptions = field(default_factory=DispatchOptions)
     others: OtherEntities = ()
+    across_shards: bool = False
 
 
 @dataclass(slots=True)
@@ -96,6 +115,7 @@ class OutgoingMessage:
         options: What is asked for this command alone, as the envelope has it (see `docs/wire-format.md`).
         unique: How it is folded with others, or None.
         other: Once it is answered: the command that it was folded into, or that it replaced.
+        across_shards: Whether its entities may be of several shards.
     """
 
     name: str
@@ -116,6 +136,50 @@ class OutgoingMessage:
     options: dict[str, Any] = field(default_factory=dict)
     unique: Unique | None = None
     other: str | None = None
+    across_shards: bool = False
+
+
+class PackedMessage(BaseModel):
+    """An outgoing message as it travels in another one.
+
+    Attributes:
+        name: Wire name.
+        entity_type: Type of its entity.
+        entity_id: Id of its entity.
+        payload: Its packed fields.
+        options: What its envelope says beside, by letter.
+        at_most_once: Whether it is never started again after an interruption.
+        priority: As its class or its sender says.
+        tenant: Who it is for.
+        headers: Text that travels with it.
+        across_shards: Whether its entities may be of several shards.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    name: str
+    entity_type: str | None
+    entity_id: str | None
+    payload: bytes
+    options: dict[str, Any]
+    at_most_once: bool
+    priority: Priority | None
+    tenant: str
+    headers: dict[str, str]
+    across_shards: bool = False
+
+    @classmethod
+    def facts_of(cls, out: OutgoingMessage) -> dict[str, Any]:
+        """Return the values of these fields of a message."""
+        return {name: getattr(out, name) for name in PackedMessage.model_fields}
+
+    def outgoing(self, payload: bytes | None = None) -> OutgoingMessage:
+        """Return the message, with other fields if these are given."""
+        facts = {name: getattr(self, name) for name in PackedMessage.model_fields}
+        out = OutgoingMessage(**facts | {"headers": dict(self.headers), "options": dict(self.options)})
+        if payload is not None:
+            out.payload = payload
+        return out
 
 
 Outbound = OutgoingMessage

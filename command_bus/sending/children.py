@@ -12,16 +12,17 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 from command_bus.errors import BadSignature, CallCycle, CommandBusError, CommandCancelled, InvalidCommand
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
-from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.sending.envelope_builder import EnvelopeBuilder, of_one_line
+from command_bus.messages.outgoing import Across, OutgoingMessage
+from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sending.follow_ups import while_away
 from command_bus.sending.results import ResultReader
+from command_bus.sending.several import entities_of, part_of
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
 from command_bus.serialization.envelope_options import RETURN
 from command_bus.serialization.limits import reading_limits
 from command_bus.session import Session
-from command_bus.transport.mailboxes import free_mailbox, mailbox_label, stands_in
+from command_bus.transport.mailboxes import envelope_in, free_mailbox, mailbox_label, pack_entry, stands_in, unpack_entry
 from command_bus.transport.marks import waiting_mark
 from command_bus.transport.ports.durable import CIRCLE, CalledCommand
 from command_bus.transport.ports.sender import Reply
@@ -69,11 +70,16 @@ class Children:
         Raises:
             InvalidCommand: It or an option is not what it may be.
         """
-        out = of_one_line(self.builder.outgoing(command, options))
+        out = self.builder.outgoing(command, options)
         if out.unique is not None:
             raise InvalidCommand(f"{out.name!r} has a unique key, which a durable call does not know: use context.dispatch")
         out.given_id = True  # its outcome is remembered, should it not reach the caller
         return out
+
+    def part_behind(self, out: OutgoingMessage, across: Across) -> tuple[OutgoingMessage, str]:
+        """Return what stands for a command in its lines of the next shard behind that of its caller, and a mailbox of the last shard."""
+        shard_of, lines = self.session.transport.shard_of, [self.builder.mailbox_of(*each) for each in entities_of(out)]
+        return part_of(out, [*map(shard_of, lines)], shard_of(self.mailbox), across), max(lines, key=shard_of)
 
     def digest_of(self, out: OutgoingMessage) -> bytes:
         """Return the digest of a command that is called, 8 bytes (see `equality`)."""
@@ -96,7 +102,7 @@ class Children:
         submission = await while_away(partial(self.prepare, out))
         mark = waiting_mark(submission.digest, submission.mailbox)
         return Child(
-            FollowUp(submission.mailbox, out.command_id, submission.envelope, submission.flow, submission.delay_ms, mark),
+            FollowUp(submission.mailbox, out.command_id, submission.entry, submission.flow, submission.delay_ms, mark),
             self.digest_of(out) if submission.digest == NO_DIGEST else submission.digest,
         )
 
@@ -107,7 +113,7 @@ class Children:
             BadSignature: It is not what a key holder had put there, so it is not signed again.
             CommandBusError: It cannot be read or packed by this worker.
         """
-        envelope = unpack_envelope(sent.envelope, reading_limits(self.session.settings))
+        envelope = unpack_envelope(envelope_in(sent.envelope), reading_limits(self.session.settings))
         if fault := await self._fault(sent, first, envelope):
             raise BadSignature(
                 f"{envelope.name} on {mailbox_label(sent.mailbox)} is not sent: {fault}", command_id=sent.command_id
@@ -124,7 +130,9 @@ class Children:
             signature=None,
         )
         mailbox = sent.mailbox if has_entity else free_mailbox(command_id)
-        return replace(sent, command_id=command_id, mailbox=mailbox, envelope=self.builder.pack(changed))
+        fields = [part for field in unpack_entry(sent.envelope) for part in field]
+        fields[1] = self.builder.pack(changed)
+        return replace(sent, command_id=command_id, mailbox=mailbox, envelope=pack_entry(fields))
 
     async def _fault(self, sent: FollowUp, first: str, envelope: WireEnvelope) -> str | None:
         """Return what is wrong with the signature of a command that was kept, its purpose or its mailbox; None if nothing is.
@@ -135,7 +143,7 @@ class Children:
         signatures = None if protection is None else protection.signatures
         if signatures is None:
             return None if envelope.signature is None else "it is signed, and this worker has no signing_keys"
-        fault = signatures.fault(sent.envelope, envelope.signature)
+        fault = signatures.fault(envelope_in(sent.envelope), envelope.signature)
         if fault is not None or envelope.signature is None:
             return fault
         if RETURN.of(envelope.options) != (self.mailbox, self.caller, first):

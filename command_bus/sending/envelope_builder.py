@@ -33,8 +33,18 @@ from command_bus.messages.policies import MailboxPolicy, PerEntity, Priority, de
 from command_bus.messages.upcasting import checked_version
 from command_bus.sending.call_progress import HOPS, check_running, hops_of
 from command_bus.sending.options import compresses, give, new_command_id
+from command_bus.sending.several import entities_of, part_of
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, EnvelopeTemplate, WireEnvelope, pack_envelope, packed_text
-from command_bus.serialization.envelope_options import CALLERS, CHAIN, DURABLE, HISTORY, OTHERS, PRIORITY, VERSION, with_mailbox
+from command_bus.serialization.envelope_options import (
+    CALLERS,
+    CHAIN,
+    DURABLE,
+    HISTORY,
+    OTHERS,
+    PRIORITY,
+    VERSION,
+    with_mailbox,
+)
 from command_bus.serialization.equality import NotPlain, digest, digest_of_head
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import MessageCodec, codec_for
@@ -43,7 +53,7 @@ from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.spelling import check_names
 from command_bus.transport.flows import envelope_flow, flow_of, tenant_of
-from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_name
+from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_name, shard_of
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from command_bus.transport.unique_keys import UniqueSubmission, stander_of
 
@@ -96,10 +106,23 @@ def message_of(spec: MessageSpec, entity_id: str | None, payload: bytes, *, at_m
     """Return a message of a class, as far as the class says it."""
     out = OutgoingMessage(
         spec.name, spec.entity, entity_id, payload,
-        given_id=spec.durable, at_most_once=at_most_once, priority=spec.priority, unique=spec.unique,
+        given_id=spec.durable, at_most_once=at_most_once, priority=spec.priority, unique=spec.unique, across_shards=spec.across_shards,
     )  # fmt: skip
     VERSION.put(out.options, spec.version)
     DURABLE.put(out.options, spec.durable)
+    return out
+
+
+def encoded_message(message: Message[Any], payload: bytes, *, at_most_once: bool) -> OutgoingMessage:
+    """Return a message that is encoded, as far as it and its class say it."""
+    spec = type(message).spec()
+    entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
+    out = message_of(spec, entity_id, payload, at_most_once=at_most_once)
+    out.command = message
+    if spec.fair_by is not None:
+        out.tenant = tenant_of(getattr(message, spec.fair_by, None))
+    if spec.others:
+        OTHERS.put(out.options, message.entity_ids())
     return out
 
 
@@ -149,14 +172,8 @@ class EnvelopeBuilder:
         spec = route.spec
         if spec.limits:
             check_costs(spec.limits, message)
-        entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
-        out = message_of(spec, entity_id, route.codec.encode(message, self.limits), at_most_once=route.at_most_once)
-        out.command = message
-        if spec.fair_by is not None:
-            out.tenant = tenant_of(getattr(message, spec.fair_by, None))
-        if spec.others:
-            OTHERS.put(out.options, message.entity_ids())
-        return give(out, options, route.history)
+        payload = route.codec.encode(message, self.limits)
+        return give(encoded_message(message, payload, at_most_once=route.at_most_once), options, route.history)
 
     def event(self, event: Event, options: PublishOptions | None = None) -> OutgoingMessage:
         """Return an event with its options, checked and encoded, as it is before it is given to subscriptions; its id is the event's.
@@ -168,11 +185,7 @@ class EnvelopeBuilder:
         if not isinstance(event, Event):
             raise InvalidCommand(f"{type(event).__qualname__} is a command: dispatch it; events are published")
         spec = type(event).spec()
-        payload = codec_for(type(event)).encode(event, self.limits)
-        out = message_of(spec, canonical_entity_id(getattr(event, spec.key or "", None)), payload, at_most_once=False)
-        out.command = event
-        if spec.fair_by is not None:
-            out.tenant = tenant_of(getattr(event, spec.fair_by, None))
+        out = encoded_message(event, codec_for(type(event)).encode(event, self.limits), at_most_once=False)
         return give(out, of_event(options or {}), self._settings.history_of(spec, spec.entity))
 
     def raw(self, raw: RawEnvelope, options: DispatchOptions | None = None) -> OutgoingMessage:
@@ -191,6 +204,7 @@ class EnvelopeBuilder:
             None if entity_type is None else check_entity_type(entity_type, declared=True),
             None if entity_id is None else canonical_entity_id(entity_id),
             pack(dict(payload), self.limits),
+            across_shards=raw.across_shards,
         )
         VERSION.put(out.options, checked_version(raw.version))
         if raw.others:
@@ -238,11 +252,13 @@ class EnvelopeBuilder:
             Suspended: The run of the durable handler that runs here is over.
             InvalidCommand: Its headers are too large.
         """
-        running, mailbox = running_command(), self.mailbox_for(out)
+        running, mailbox = running_command(), self._own_mailbox(out)
         others = self._others(out, mailbox)
         if running is not None:
             for each in (mailbox, *(other for other, _ in others)):
                 check_running(out, running, each, self.home)
+        if out.across_shards and (first := self._first_part(out)) is not out:
+            return replace(self.build(first), digest=self.digest_of(out))  # its options are no part of that
         envelope = self.envelope(out, GIVEN_ID if out.given_id else 0, running=running)
         unique = None if out.unique is None else UniqueSubmission.of(out.unique, envelope, mailbox)
         return Submission(
@@ -361,6 +377,13 @@ class EnvelopeBuilder:
 
     def mailbox_for(self, out: OutgoingMessage) -> str:
         """Return the mailbox of an outgoing message."""
+        return self._own_mailbox(self._first_part(out) if out.across_shards else out)
+
+    def _first_part(self, out: OutgoingMessage) -> OutgoingMessage:
+        """Return what stands for a message in its lines of the first shard: see `part_of`."""
+        return part_of(out, [shard_of(self.mailbox_of(*each), self._settings.shards) for each in entities_of(out)])
+
+    def _own_mailbox(self, out: OutgoingMessage) -> str:
         if out.entity_type is None or out.entity_id is None:
             return free_mailbox(out.command_id)
         return self.mailbox_of(out.entity_type, out.entity_id)
@@ -423,8 +446,8 @@ def of_one_line(out: OutgoingMessage) -> OutgoingMessage:
     """
     if OTHERS.of(out.options):
         raise InvalidCommand(
-            f"{out.name} stands in the lines of several entities, and only bus.dispatch, dispatch_batch and call put a command there: let a "
-            f"handler dispatch it, bus.dispatch({out.name}(…), command_id=…)"
+            f"{out.name} stands in the lines of several entities, and no schedule or outbox puts a command there: let a handler send it, "
+            f"context.send({out.name}(…))"
         )
     return out
 

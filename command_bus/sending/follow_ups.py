@@ -22,7 +22,7 @@ from command_bus.messages.message import Event, Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.sending.call_progress import hops_of
-from command_bus.sending.envelope_builder import EnvelopeBuilder, of_one_line
+from command_bus.sending.envelope_builder import EnvelopeBuilder
 from command_bus.sending.publishing import SubscriptionTable
 from command_bus.serialization.stored_fields import stored_row
 from command_bus.session import Session, SessionPart
@@ -131,6 +131,7 @@ class _Kept(NamedTuple):
     options: dict[str, Any]
     always: bool
     is_event: bool = False
+    across_shards: bool = False
 
 
 class FollowUps(Outbox):
@@ -165,7 +166,7 @@ class FollowUps(Outbox):
         """The events that are sent with the settlement, as a `Settlement` names them."""
 
     def add(self, command: Message[Any], *, always: bool, **options: Unpack[DispatchOptions]) -> str:
-        out = of_one_line(self._builder.outgoing(command, options))
+        out = self._builder.outgoing(command, options)
         if out.unique is not None:
             raise InvalidCommand(f"{out.name!r} has a unique key, which context.send does not know: use context.dispatch")
         out.command_id = follow_up_id(self._cause, self.count + 1)
@@ -212,8 +213,10 @@ class FollowUps(Outbox):
 
     def kept(self) -> list[list[Any]]:
         """Return what was sent until now, as an inbox keeps it."""
-        names = _Kept._fields[:-2]
-        return [[*(getattr(each.out, name) for name in names), each.always, each.is_event] for each in self._items]
+        return [
+            [getattr(each if name in ("always", "is_event") else each.out, name) for name in _Kept._fields]
+            for each in self._items
+        ]
 
     def restore(self, rows: Sequence[Any]) -> None:
         """Send what an earlier run of the command has sent, in place of as many of this one.
@@ -247,9 +250,7 @@ class FollowUps(Outbox):
     async def _built(self, out: OutgoingMessage) -> FollowUp:
         submission = await while_away(partial(self._prepare, out))
         mark = waiting_mark(submission.digest, submission.mailbox) if submission.marked else b""
-        return FollowUp(
-            submission.mailbox, submission.command_id, submission.envelope, submission.flow, submission.delay_ms, mark
-        )
+        return FollowUp(submission.mailbox, submission.command_id, submission.entry, submission.flow, submission.delay_ms, mark)
 
 
 async def while_away(work: Callable[[], Awaitable[T]]) -> T:

@@ -50,6 +50,7 @@ def read_description(name: str, record: bytes, workers: tuple[str, ...]) -> Comm
         workers=workers,
         version=_version(facts.get("version", 1)),
         also=_also(facts.get("also", ())),
+        across_shards=facts.get("across_shards") is True,
     )
 
 
@@ -133,6 +134,7 @@ class CommandInfo:
         workers: The live workers that handle it.
         version: Number of the form that its fields have (see `upcasts`).
         also: Types of further entities in whose lines it stands, each with the field that holds the id.
+        across_shards: Whether all these may be of several shards.
     """
 
     name: str
@@ -146,6 +148,7 @@ class CommandInfo:
     workers: tuple[str, ...]
     version: int = 1
     also: tuple[tuple[str, str], ...] = ()
+    across_shards: bool = False
 
     def others(self, fields: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         """Return types and ids of the further entities of a command with these fields."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from command_bus.errors import InvalidCommand
-from command_bus.serialization.envelope_options import COMPRESSION, KNOWN_OPTIONS
+from command_bus.serialization.envelope_options import ACROSS, COMPRESSION, KNOWN_OPTIONS
 from command_bus.serialization.limits import (
     DEFAULT_LIMITS,
     ZLIB,
@@ -96,6 +96,12 @@ class WireEnvelope:
     signature: bytes | None = None
     options: dict[str, Any] | None = None
     compressed: bool = False
+
+    @property
+    def dispatched_id(self) -> str:
+        """The id under which its sender knows it: of a part of a command over several shards that of the whole."""
+        across = ACROSS.of(self.options)
+        return self.command_id if across is None else across.command_id
 
 
 Sign = Callable[[bytes], bytes]

@@ -15,6 +15,7 @@ from command_bus.clock import LONGEST, checked_seconds, duration_fault
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.history import MOST_KEPT, History
 from command_bus.messages.message import MOST_ENTITIES, MOST_VERSION
+from command_bus.messages.outgoing import Across
 from command_bus.messages.policies import Priority
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.serialization.limits import ZLIB
@@ -182,12 +183,31 @@ def _is_history(value: Any) -> bool:
     return 1 <= value[0] <= LONGEST * 1000 and 1 <= value[1] <= MOST_KEPT and value[2:] in ([], [1])
 
 
-def _are_entities(value: Any) -> bool:
+def _are_entities(value: Any, most: int = MOST_ENTITIES - 1) -> bool:
     """Return whether it names further entities: none in the entry that stands for a command in their lines."""
     return (
         type(value) is list
-        and len(value) < MOST_ENTITIES
+        and len(value) <= most
         and all(type(each) is list and len(each) == 2 and all(type(part) is str and part for part in each) for each in value)
+    )
+
+
+def _packed_entities(entities: Sequence[tuple[str, str]]) -> list[list[str]]:
+    return [list(each) for each in entities]
+
+
+def _read_entities(entities: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((entity, of) for entity, of in entities)
+
+
+def _is_across(value: Any) -> bool:
+    return (
+        type(value) is list
+        and len(value) == len(Across._fields)
+        and type(value[0]) is str
+        and value[0] != ""
+        and type(value[1]) is int
+        and _are_entities(value[2], most=MOST_ENTITIES)
     )
 
 
@@ -219,8 +239,16 @@ OTHERS: Final = EnvelopeOption[Sequence[tuple[str, str]]](
     "other entities",
     (),
     _are_entities,
-    lambda entities: [list(each) for each in entities],
-    lambda entities: tuple((entity, of) for entity, of in entities),
+    _packed_entities,
+    _read_entities,
+)
+ACROSS: Final = EnvelopeOption[Across | None](
+    "a",
+    "of several shards",
+    None,
+    _is_across,
+    lambda across: [across.command_id, across.fence, _packed_entities(across.entities)],
+    lambda value: Across(value[0], value[1], _read_entities(value[2])),
 )
 
 KNOWN_OPTIONS: Final[dict[str, EnvelopeOption[Any]]] = {
@@ -238,6 +266,7 @@ KNOWN_OPTIONS: Final[dict[str, EnvelopeOption[Any]]] = {
         HISTORY,
         UNIQUE,
         OTHERS,
+        ACROSS,
     )
 }
 """The options by their letters."""

@@ -102,6 +102,11 @@ def shard_key(mailbox: str) -> str:
     return mailbox[: end.start()].partition(OF_SUBSCRIPTION)[0] + mailbox[end.start() :]
 
 
+def shard_of(mailbox: str, shards: int) -> int:
+    """Return the shard of a mailbox among so many: a stable hash of its name."""
+    return 0 if shards == 1 else crc32(shard_key(mailbox).encode()) % shards
+
+
 def is_mailbox(field: bytes) -> bool:
     """Return whether a field can be a mailbox's name. A field that is no text is ignored, whichever program wrote it."""
     try:

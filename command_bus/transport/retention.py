@@ -122,7 +122,7 @@ class Retention:
             started.first_ms if started is not None else 0,
             int(started.fence) if started is not None else 0,
             place,
-            pack_reply(envelope.command_id, outcome),
+            pack_reply(envelope.dispatched_id, outcome),
         )
 
 
@@ -178,7 +178,7 @@ def _in_history(envelope: WireEnvelope, kept: KeptHistory, record: OutcomeRecord
         )
     if kept.payload:
         record = replace(record, envelope=_with_payload_only(envelope))
-    return history_text(kept.bounds, envelope.command_id, record)
+    return history_text(kept.bounds, envelope.dispatched_id, record)
 
 
 def _with_payload_only(envelope: WireEnvelope) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from command_bus.errors import CommandBusError
+from command_bus.transport.mailboxes import pack_entry
 from command_bus.transport.unique_keys import UniqueSubmission
 
 NO_DIGEST = bytes(8)
@@ -47,6 +48,13 @@ class Submission:
     flow: str = ""
     unique: UniqueSubmission | None = None
     others: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def entry(self) -> bytes:
+        """Its envelope, as a follow-up has it: with the names of its further mailboxes, if it has any (see `lua/shared/entry_text.lua`)."""
+        if not self.others:
+            return self.envelope
+        return pack_entry([b"e", self.envelope, b"w", "".join(f"{mailbox}= " for mailbox, _ in self.others).encode()])
 
     @property
     def lines(self) -> tuple[str, ...]:

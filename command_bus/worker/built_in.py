@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from command_bus.clock import mono
 from command_bus.errors import CommandCancelled, CommandOutcomeError, CommandRejected, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.handlers.registry import HandlerRegistry
@@ -12,8 +13,9 @@ from command_bus.messages.context import CommandContext
 from command_bus.messages.durable import DurableContext
 from command_bus.messages.event import Publish
 from command_bus.messages.message import is_internal
-from command_bus.messages.outgoing import OutgoingMessage
+from command_bus.messages.outgoing import Across, OutgoingMessage
 from command_bus.messages.policies import OF_SUBSCRIPTION
+from command_bus.sending.several import Hold, entities_of
 from command_bus.serialization.limits import DEFAULT_LIMITS
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.workflows.building import Chain, Group
@@ -75,6 +77,15 @@ async def run_group(command: Group[Any], context: DurableContext) -> Any:
     return results if command.chord is None else await _one(context, command.chord, "chord", results)
 
 
+@_BUILT_IN.handles(Hold)
+async def hold(command: Hold, context: DurableContext) -> Any:
+    """Hold the lines of one shard until the command has ended in the later ones."""
+    out = command.command.outgoing()
+    if context.deadline is not None:
+        out.ttl_ms = max(1, int((context.deadline - mono()) * 1000))
+    return await context.call_packed(out, None, "held", Across(context.command_id, context.fence, entities_of(out)))
+
+
 async def _one(context: DurableContext, node: PackedNode, key: str, before: Any) -> Any:
     """Call a node and wait for it.
 
@@ -90,19 +101,12 @@ async def _one(context: DurableContext, node: PackedNode, key: str, before: Any)
 
 
 def _call(context: DurableContext, node: PackedNode, key: str, before: Any = None) -> Coroutine[object, None, Any]:
-    payload = node.payload
+    payload = None
     if node.takes is not None:
-        fields: Any = unpack(payload, DEFAULT_LIMITS)
+        fields: Any = unpack(node.payload, DEFAULT_LIMITS)
         payload = pack({**fields, node.takes: before}, DEFAULT_LIMITS)
-    undo = None if node.undo is None else _outgoing(node.undo, node.undo.payload)
-    return context.call_packed(_outgoing(node, payload), undo, key)
-
-
-def _outgoing(node: PackedNode, payload: bytes) -> OutgoingMessage:
-    return OutgoingMessage(
-        node.name, node.entity_type, node.entity_id, payload,
-        at_most_once=node.at_most_once, headers=dict(node.headers), priority=node.priority, tenant=node.tenant, options=dict(node.options),
-    )  # fmt: skip
+    undo = None if node.undo is None else node.undo.outgoing()
+    return context.call_packed(node.outgoing(payload), undo, key)
 
 
 def _failed(node: PackedNode, error: Exception) -> NodeFailed:

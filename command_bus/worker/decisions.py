@@ -37,7 +37,7 @@ from command_bus.messages.state import EntityState
 from command_bus.randomness import JITTER
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import AT_MOST_ONCE, GIVEN_ID, KEEP_OUTCOME, WireEnvelope, unpack_envelope
-from command_bus.serialization.envelope_options import CALLERS, DURABLE, HISTORY, OTHERS
+from command_bus.serialization.envelope_options import ACROSS, CALLERS, DURABLE, HISTORY, OTHERS
 from command_bus.serialization.limits import Undecodable, UnsupportedVersion, compressed, printable, reading_limits
 from command_bus.serialization.models import newer_version, reply_codec_for
 from command_bus.serialization.protection import Protection, Signatures
@@ -79,7 +79,7 @@ from command_bus.transport.steps import (
     Suspend,
 )
 from command_bus.transport.unique_keys import unique_key
-from command_bus.worker.offers import Offer
+from command_bus.worker.offers import Behind, Offer
 from command_bus.worker.run_ends import failure_of, named, text_of, trace_of
 from command_bus.worker.runnable import Bindings, Runnable
 
@@ -170,7 +170,7 @@ class Decisions:
         self._letter = partial(packed_letter, worker)
         self._unknown_grace_ms = int(settings.unknown_grace * 1000)
 
-    def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer:
+    def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer | Behind:
         """Read a delivery into something that can run, or into the step that settles it unrun, or into an offer to newer workers."""
         if not started.confirmed:
             return _UNCONFIRMED
@@ -184,7 +184,7 @@ class Decisions:
             return self._undecodable(started, error)
         if self._signatures is not None and (fault := self._forgery(self._signatures, started.envelope, envelope, mailbox)):
             return self._forged(started, envelope, fault)
-        if (over := self._over(started, envelope)) is not None:
+        if (over := self._over(started, envelope, mailbox)) is not None:
             return over
         bound = self._bindings.of(envelope.name)
         if bound is None:
@@ -229,6 +229,8 @@ class Decisions:
         """Settle a command whose handler returned, whether or not its result can be sent."""
         envelope = run.envelope
         options = envelope.options
+        if type(value) is Ending:  # it ends as another command did, which it has held lines for
+            return self.ending(run, value)
         if not (envelope.inbox or envelope.flags & (GIVEN_ID | KEEP_OUTCOME) or (options and HISTORY.letter in options)):
             key = options and unique_key(envelope)
             left = replace(NO_SETTLEMENT, unique=key) if key else NO_SETTLEMENT
@@ -488,8 +490,10 @@ class Decisions:
         left = self._retention.reply_only(envelope, Forged(text, begun=started.had_begun))
         return DeadLetterStep(left, self._letter(started, envelope, "bad_signature", "BadSignature", text), started.entry)
 
-    def _over(self, started: Started, envelope: WireEnvelope) -> Step | None:
-        """Return the end of a command that is not to be run any more; None if it is."""
+    def _over(self, started: Started, envelope: WireEnvelope, mailbox: str) -> Step | Behind | None:
+        """Return the end of a command that is not to be run any more, or why it may not be run now; None if it may."""
+        if envelope.options and (across := ACROSS.of(envelope.options)) and int(started.fence) <= across.fence:
+            return Behind(mailbox, across.fence)
         if started.attempt <= 1 and not started.replayed and is_late(envelope, started.message, started.now_ms):
             return self._expired(started, envelope)
         if OF_SUBSCRIPTION in envelope.name and self._is_gone(envelope.name, accepted_ms(started.message)):

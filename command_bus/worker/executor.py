@@ -55,7 +55,7 @@ from command_bus.worker.durable_runs import DurableRuns
 from command_bus.worker.entity_batches import EntityBatches
 from command_bus.worker.lending import Lending
 from command_bus.worker.limits import hold_limit
-from command_bus.worker.offers import Offer, Offers
+from command_bus.worker.offers import Behind, Offer, Offers
 from command_bus.worker.run_ends import FailureLog, Interruption, Raised, explained, text_of
 from command_bus.worker.runnable import Begun, CommandContexts, Driven, Runnable, without_reports
 from command_bus.worker.threads import HandlerThreads, NeverStartedError, StepThreads, ThreadRuns, timed_out
@@ -163,7 +163,7 @@ class Executor:
         unknown = await self._policy_unknown(lease, started)
         return unknown or await self._execute(lease, started, self._read(lease, started), task)
 
-    def _read(self, lease: Lease, started: Started) -> Runnable | Step | Offer:
+    def _read(self, lease: Lease, started: Started) -> Runnable | Step | Offer | Behind:
         if mono() >= lease.deadline:
             return GIVE_BACK_UNCOUNTED
         try:
@@ -172,7 +172,7 @@ class Executor:
             return self._undecided(lease, started)
 
     async def _execute(
-        self, lease: Lease, started: Started, read: Runnable | Step | Offer, task: asyncio.Task[Any]
+        self, lease: Lease, started: Started, read: Runnable | Step | Offer | Behind, task: asyncio.Task[Any]
     ) -> Step | None:
         """Run what was read, in this task, and return the step that settles it."""
         try:
@@ -280,9 +280,9 @@ class Executor:
             result = None  # as above
             run.durable = None  # which holds what refers to this, so that both are freed now
 
-    async def _unrun(self, lease: Lease, started: Started, read: Step | Offer) -> Step | Runnable:
+    async def _unrun(self, lease: Lease, started: Started, read: Step | Offer | Behind) -> Step | Runnable:
         """Return the end of a command that cannot run here. One that has something to undo is not settled by that; what undoes can run here."""
-        step = await self.offers.left(started, read) if isinstance(read, Offer) else read
+        step = await self.offers.left(started, read) if isinstance(read, Offer | Behind) else read
         if started.is_first or not isinstance(step, DeadLetterStep | Park):
             return step
         return await self.durable.unsettled(lease, started, step) or step
@@ -498,7 +498,7 @@ class Executor:
         envelope, remaining = run.envelope, run.remaining
         kind = CommandContext if run.durable is None else partial(DurableContext, _operations=HandlerOperations(run.durable))
         return kind(
-            command_id=envelope.command_id,
+            command_id=envelope.dispatched_id,
             name=envelope.name,
             entity_type=envelope.entity_type,
             entity_id=envelope.entity_id,

@@ -45,7 +45,7 @@ from command_bus.transport.steps import (
     Suspend,
 )
 from command_bus.worker.decisions import Decisions
-from command_bus.worker.offers import Offer
+from command_bus.worker.offers import Behind, Offer
 from command_bus.worker.runnable import Begun, Driven, Runnable
 
 UNKNOWN = ""
@@ -64,7 +64,7 @@ class ObservedDecisions(Decisions):
         super().__init__(*arguments, **named)
         self._observer = observer
 
-    def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer:
+    def read(self, started: Started, mailbox: str = "") -> Runnable | Step | Offer | Behind:
         read = super().read(started, mailbox)
         if not isinstance(read, Runnable):
             self._report_not_run(started, read)
@@ -108,7 +108,7 @@ class ObservedDecisions(Decisions):
             self._report_step(name, step)
         return step
 
-    def _report_not_run(self, started: Started, step: Step | Offer) -> None:
+    def _report_not_run(self, started: Started, step: Step | Offer | Behind) -> None:
         """Report the reason of a command that cannot run, once it is settled. Until then it is offered to other workers."""
         match step:
             case Done():  # the caller of an expired call was answered, and there is no dead letter

@@ -14,11 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
+from typing import NamedTuple
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.messages.event import handles
+from command_bus.sending.follow_ups import while_away
 from command_bus.serialization.announcements import worker_statuses
 from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, GiveBack, Retry, Started, Step
 
@@ -84,6 +87,18 @@ class Offer:
     waits_since: int = 0
 
 
+class Behind(NamedTuple):
+    """The decision to start a command again under a higher fence: it runs for entities in a shard whose clock is ahead, too.
+
+    Attributes:
+        mailbox: Its own.
+        fence: The one that it has to be above.
+    """
+
+    mailbox: str
+    fence: int
+
+
 class Offers:
     """The turns of one worker's offers.
 
@@ -91,9 +106,17 @@ class Offers:
         random: For what is passed on.
         worker: Its name.
         others: Knows what other workers handle; None: nothing.
+        raise_fence: Sees to it that the next starts in the shard of a mailbox have higher fences than one.
     """
 
-    def __init__(self, random: Random, worker: str, others: OtherWorkers | None = None) -> None:
+    def __init__(
+        self,
+        random: Random,
+        worker: str,
+        others: OtherWorkers | None = None,
+        raise_fence: Callable[[str, int], Awaitable[int]] | None = None,
+    ) -> None:
+        self._raise_fence = raise_fence
         self._random = random
         self._others = others
         self._worker = worker
@@ -103,12 +126,18 @@ class Offers:
             str, tuple[int, int]
         ] = {}  # by name: since when no live worker handles it, and when it was last offered
 
-    async def left(self, started: Started, offer: Offer) -> Step:
+    async def left(self, started: Started, offer: Offer | Behind) -> Step:
         """Leave a command that this worker does not know to others; end it if its grace is over and no live worker handles it.
+
+        One that may run, though not under this fence, is started again.
 
         Its grace begins when no live worker handles its name any more, though not before it came: of many in one line, each has waited while
         the first was offered.
         """
+        if isinstance(offer, Behind):
+            if self._raise_fence is not None:
+                await while_away(partial(self._raise_fence, *offer))
+            return GIVE_BACK_UNCOUNTED
         if offer.otherwise is None:
             return self.unknown(started, offer)
         if self._others is not None and await self._others.handle(offer.name):

@@ -18,12 +18,21 @@ from command_bus.messages.durable import DurableContext
 from command_bus.messages.event import RawEvent
 from command_bus.messages.handling_policy import HandlingPolicy
 from command_bus.messages.limits import check_costs
-from command_bus.messages.message import Command
+from command_bus.messages.message import Command, Message
+from command_bus.messages.outgoing import Across
 from command_bus.messages.policies import parts_of_delivery
 from command_bus.messages.state import HeldState
 from command_bus.sending.follow_ups import FollowUps
 from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, WireEnvelope
-from command_bus.serialization.envelope_options import ATTEMPT_TIMEOUT, CALLERS, DURABLE, OTHERS, RETRY, with_caller
+from command_bus.serialization.envelope_options import (
+    ACROSS,
+    ATTEMPT_TIMEOUT,
+    CALLERS,
+    DURABLE,
+    OTHERS,
+    RETRY,
+    with_caller,
+)
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.models import MessageCodec, codec_for, decoded
 from command_bus.serialization.msgpack import unpack
@@ -188,6 +197,8 @@ class Bindings:
             check_costs(spec.limits, message)
         if spec.entity is None or spec.key is None:
             return message
+        if (across := ACROSS.of(envelope.options)) is not None:
+            return _part_of(message, envelope, across)
         named = getattr(message, spec.key)  # checked with the message
         if envelope.entity_type != spec.entity or envelope.entity_id != (named if type(named) is str else str(named)):
             raise InvalidCommand(
@@ -225,6 +236,22 @@ class Bindings:
         if self._protection is None:
             raise InvalidCommand("its payload is encrypted, and this worker has no cipher")
         return self._protection.payload(envelope)
+
+
+def _part_of(message: Message[Any], envelope: WireEnvelope, across: Across) -> Message[Any]:
+    """Return a message of entities in several shards, of which the last one's lines are here.
+
+    Raises:
+        InvalidCommand: It names others, or its class none of several shards.
+    """
+    spec, here = type(message).spec(), ((envelope.entity_type, envelope.entity_id), *OTHERS.of(envelope.options))
+    named = ((spec.entity, message.entity_id()), *message.entity_ids())
+    if spec.across_shards and tuple(across.entities) == named and set(here) < set(named):
+        return message
+    raise InvalidCommand(
+        f"sent as a part of a command of several shards, of {across.entities}, to the lines of {here}; its payload names {named}, and its class "
+        f"says across_shards={spec.across_shards}"
+    )
 
 
 def as_durable(envelope: WireEnvelope) -> WireEnvelope:

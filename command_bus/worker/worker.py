@@ -352,6 +352,11 @@ def _children(worker: Worker, session: Session) -> Children | None:
     return Children(worker.settings.processes, worker.settings.process_tasks, reading_limits(worker.settings))
 
 
+def _offers(worker: Worker, session: Session) -> Offers:
+    others = OtherWorkers(session.transport.announcements.workers)
+    return Offers(JITTER, worker.name, others, session.transport.durable.raise_fence)
+
+
 class _Parts:
     """The parts of a running worker: what runs commands, and the transport's side of it."""
 
@@ -381,7 +386,7 @@ class _Parts:
             worker.name,
             settings.grace,
             works=lambda: self.side.consumer.reads or worker.finishing(),
-            offers=Offers(JITTER, worker.name, OtherWorkers(session.transport.announcements.workers)),
+            offers=_offers(worker, session),
             durable=_durable_runs(worker, session, decisions, self.side),
             contexts=CommandContexts(),
             side=self.side,

@@ -92,6 +92,8 @@ def describe_message(kind: type[Message[Any]], settings: BusSettings) -> bytes |
         facts["version"] = spec.version
     if spec.others:
         facts["also"] = spec.others
+    if spec.across_shards:
+        facts["across_shards"] = True
     facts |= describe_command(kind, spec, policy)
     return json.dumps(facts, sort_keys=True, default=str).encode()
 

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, Union, 
 from command_bus.errors import CommandBusError, InvalidCommand
 from command_bus.messages.history import HistoryChoice, history_of
 from command_bus.messages.limits import check_costs
-from command_bus.messages.message import REPLY_TYPE, Command, Event, Message, Query, canonical_entity_id, reply_of
+from command_bus.messages.message import REPLY_TYPE, Command, Event, Message, Query, reply_of
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.policies import Priority
 from command_bus.messages.retry_policy import RetryPolicy
-from command_bus.sending.envelope_builder import message_of
+from command_bus.sending.envelope_builder import encoded_message
 from command_bus.sending.options import give
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for
 from command_bus.spelling import shown
-from command_bus.transport.flows import tenant_of
 from command_bus.workflows.nodes import Failures, GroupCounts, NodeFailed, PackedNode
 
 R = TypeVar("R")
@@ -236,17 +235,11 @@ def _of_message(message: Message[Any], options: DispatchOptions) -> PackedNode:
         raise InvalidCommand(f"{spec.name!r} has a unique key, which a call does not know")
     if spec.limits:
         check_costs(spec.limits, message)
-    entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
     payload = codec_for(type(message)).encode(message, _LIMITS)
-    out = message_of(spec, entity_id, payload, at_most_once=spec.delivery == "at_most_once")
-    if spec.fair_by is not None:
-        out.tenant = tenant_of(getattr(message, spec.fair_by, None))
+    out = encoded_message(message, payload, at_most_once=spec.delivery == "at_most_once")
     kept = None if spec.history is None else history_of(spec.history)
     out = give(out, cast("DispatchOptions", {name: value for name, value in options.items() if value is not None}), kept)
-    return PackedNode(
-        name=out.name, entity_type=out.entity_type, entity_id=out.entity_id, payload=out.payload, options=out.options,
-        at_most_once=out.at_most_once, priority=out.priority, tenant=out.tenant, headers=out.headers,
-    )  # fmt: skip
+    return PackedNode(**PackedNode.facts_of(out))
 
 
 def _reply_of(given: Message[Any] | Node[Any]) -> Any:

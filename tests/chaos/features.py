@@ -5,7 +5,7 @@ lines replace the one of their key that still waits. Priorities: commands that a
 order and delivery are to be as without. History: the end of every command is kept. Durable: journeys, whose handlers take steps, call other
 entities, wait and compensate; with limits, only some run at a time. State: tallies count in the state of their entity. Batches: neighbours of
 a tally run in one call. Publication: each `Apply` of a line publishes an event, which two subscriptions put into the ledger. Several: moves between
-vaults stand in the lines of both.
+vaults stand in the lines of both. Across: these are in two shards.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Final
 
 from command_bus import EntityPolicy, HandlerRegistry, History, Limit, Rate, Unique, every, per_entity
+from command_bus.transport.mailboxes import mailbox_name, shard_of
 from tests.chaos.messages import Tick
 
 __all__ = [
@@ -44,6 +45,7 @@ FEATURES: Final = (
     "batches",
     "publication",
     "several",
+    "across",
 )
 SUBSCRIPTIONS: Final = ("mirror", "second")
 RATE: Final = Rate(60, per=1.0, burst=10)
@@ -60,7 +62,9 @@ _PREFIX = "tick-"
 
 def policies(features: tuple[str, ...]) -> dict[str, EntityPolicy]:
     """Return the policies of entity types."""
-    vault = {"vault": EntityPolicy(mailbox=per_entity(shard_by="/"))} if "several" in features else {}
+    vault = (
+        {"vault": EntityPolicy(mailbox=per_entity(shard_by="/"))} if "several" in features and "across" not in features else {}
+    )
     if "limits" not in features:
         return vault
     return vault | {
@@ -85,8 +89,13 @@ def tallies(features: tuple[str, ...]) -> list[str]:
     return [f"y{number}" for number in range(_TALLIES)] if {"state", "batches"} & {*features} else []
 
 
-def vaults(features: tuple[str, ...], producer: int) -> list[str]:
-    """Return the names of the vaults between which a producer moves: all in one shard."""
+def vaults(features: tuple[str, ...], producer: int, shards: int) -> list[str]:
+    """Return the names of the vaults between which a producer moves: all in one shard. With `across` those of a pair are in two, the lower first."""
+    if "across" in features:
+        names = [f"p{producer}/v{number}" for number in range(100)]
+        last = [name for name in names if shard_of(mailbox_name("vault", name, per_entity()), shards) == shards - 1]
+        pairs = zip((name for name in names if name not in last), last, strict=False)
+        return [name for pair in pairs for name in pair][:_VAULTS]
     return [f"p{producer}/v{number}" for number in range(_VAULTS)] if "several" in features else []
 
 

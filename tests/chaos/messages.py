@@ -129,7 +129,7 @@ class Order(Command[int], entity="order", retry=UNTIL_DONE):
     within: float
 
 
-class Move(Command[int], entity="vault", retry=UNTIL_DONE):
+class Move(Command[int], entity="vault", retry=UNTIL_DONE, across_shards=True):
     """Takes from one vault and gives to another, in the lines of both; or to itself, in one. `also` is its number in the other's line."""
 
     vault: EntityId

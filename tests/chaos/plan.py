@@ -89,7 +89,7 @@ class Plan:
     @property
     def vaults(self) -> list[str]:
         """All vaults, which begin with nothing: a move may leave one with less."""
-        return [f"vault:{name}" for producer in range(self.producers) for name in vaults(self.features, producer)]
+        return [f"vault:{name}" for producer in range(self.producers) for name in vaults(self.features, producer, self.shards)]
 
     def log(self, kind: str) -> Path:
         """Return the file of the events of a kind of process."""

@@ -192,8 +192,15 @@ class Writer:
         return replace(item, plan=plan, busy=busy, expires=expires, unique=unique, priority=priority)
 
     def _move(self, item: Item) -> Item:
-        """Let a move stand in the line of its target, too."""
-        target = self._rng.choice(list(self._numbers))
+        """Let a move stand in the line of its target, too.
+
+        Across shards it stands in the line of the later one once it heads that of the other: so all that enter the later line come from that one.
+        """
+        names = list(self._numbers)
+        target = self._rng.choice(names)
+        if "across" in self._plan.features:
+            place = names.index(item.entity)
+            target = names[place ^ 1] if place % 2 or self._rng.random() < 0.5 else item.entity
         item = replace(item, to=target.partition(":")[2], amount=self._rng.randint(1, 60), turn=time.monotonic_ns())
         if target == item.entity:
             return item
@@ -293,7 +300,7 @@ async def main() -> None:
             numbers = {entity: before["numbers"].get(entity, 0) for entity in mine}
             again = [item for entity in mine for item in asked[entity]]
             writers.create_task(_run(Writer(bus, recorder, plan, rng, numbers, []), again, pace, stopping))
-        if "several" in plan.features:
+        if {"several", "across"} & {*plan.features}:
             mine = plan.vaults[producer * len(plan.vaults) // plan.producers :][: len(plan.vaults) // plan.producers]
             numbers = {entity: before["numbers"].get(entity, 0) for entity in mine}
             again = sorted((item for entity in mine for item in asked[entity]), key=lambda item: item.turn)

@@ -122,7 +122,7 @@ class Handlers:
         if "durable" in features:
             declare_journeys(registry, self.recorder, self.ledger, self.run)
         self._declare_tallies(registry, features)
-        if "several" in features:
+        if {"several", "across"} & {*features}:
             registry.handles(Move)(self.move)
         self.publishes = "publication" in features
         if self.publishes:

@@ -108,6 +108,10 @@ class ListDurableCommands:
     def __init__(self, server: ListServer) -> None:
         self._server = server
 
+    async def raise_fence(self, mailbox: str, fence: int) -> int:
+        highest = self._server.counters["fence"] = max(self._server.counters["fence"], fence)
+        return highest
+
     async def look_up(self, mailbox: str, command_id: str, called: CalledCommand) -> bool:
         return False  # it loses none
 

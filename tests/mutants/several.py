@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 _LUA = "transport/redis/lua"
 _SEVERAL, _REPAIR = f"{_LUA}/shared/several.lua", f"{_LUA}/reactivate.lua"
 _ACTS, _LINES = "tests/conformance/several/test_several_entities.py", "tests/conformance/test_several_lines.py"
+_ACROSS = "tests/conformance/several/test_across_shards.py"
 _LOST = f"{_LINES}::test_what_somebody_deleted_holds_nothing_up"
 _PERFORM = "  local apply = others[step.verb] or"
 
@@ -122,15 +123,15 @@ SEVERAL = (
     Mutant(
         "several: one that stands behind what is due is passed in its other lines",
         f"{_LUA}/shared/postpone.lua",
-        "  for each in each_line(name, lines) do\n",
-        "  for each in each_line(name) do\n",
+        "  for each in each_line(name, lines) do\n    if type",
+        "  for each in each_line(name) do\n    if type",
         f"{_LINES}::test_behind_what_is_due_in_one_line_it_is_passed_in_no_other",
     ),
     Mutant(
         "several: what is due in another line is passed",
-        f"{_LUA}/shared/accept.lua",
-        "      local there = delay == 0 and waits_until(",
-        "      local there = false and waits_until(",
+        f"{_LUA}/shared/postpone.lua",
+        "    local there = waits_until(",
+        "    local there = each == name and waits_until(",
         f"{_LINES}::test_behind_what_is_due_in_one_line_it_is_passed_in_no_other",
     ),
     Mutant(
@@ -146,5 +147,40 @@ SEVERAL = (
         "  if started and #redis.call('XRANGE', key, started, started) == 0 then return true end\n",
         "",
         _LOST,
+    ),
+    Mutant(
+        "several: across shards a start runs under a fence below that of the hold",
+        "worker/decisions.py",
+        "int(started.fence) <= across.fence:",
+        "False:",
+        f"{_ACROSS}::test_one_fence_holds_for_all_whatever_the_clocks_of_the_shards",
+    ),
+    Mutant(
+        "several: a hold ends before its shard's fences are above that of the run",
+        "durable/waits.py",
+        "run.lease.mailbox, above))",
+        "run.lease.mailbox, 0))",
+        f"{_ACROSS}::test_one_fence_holds_for_all_whatever_the_clocks_of_the_shards",
+    ),
+    Mutant(
+        "several: across shards only the lines of the last one are held",
+        "sending/several.py",
+        "    later = sorted({each for each in shards if each > behind})\n",
+        "    later = sorted({each for each in shards if each > behind})[-1:]\n",
+        f"{_ACROSS}::test_what_waits_in_a_later_shard_holds_the_lines_before_and_can_be_cancelled",
+    ),
+    Mutant(
+        "several: a dead letter is replayed in the lines of its last shard alone",
+        "admin/dead_letters.py",
+        "return None if stored.parked else ACROSS.of(envelope.options)",
+        "return None",
+        f"{_ACROSS}::test_a_letter_that_is_replayed_later_stands_in_all_lines_again",
+    ),
+    Mutant(
+        "several: what a handler sends enters one of its lines",
+        f"{_LUA}/shared/postpone.lua",
+        "string.sub(text, from, from + length - 1), lines_kept('\\n' .. text)",
+        "string.sub(text, from, from + length - 1), nil",
+        f"{_ACROSS}::test_handlers_call_and_send_commands_of_several_entities",
     ),
 )

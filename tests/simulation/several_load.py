@@ -23,7 +23,7 @@ from command_bus import (
 )
 from command_bus.transport.redis.keys import KeySpace
 from tests.simulation.loop import LANE
-from tests.simulation.standing import LineRun, Stander
+from tests.simulation.standing import LineRun, Stander, tag_of
 from tests.simulation.workload import REGISTRY, current
 
 if TYPE_CHECKING:
@@ -42,25 +42,25 @@ class Put(Command[None], entity="purse", retry=RetryPolicy(**_RETRY)):
     tag: str
 
 
-class Move(Command[None], entity="purse", retry=RetryPolicy(**_RETRY)):
+class Move(Command[None], entity="purse", retry=RetryPolicy(**_RETRY), across_shards=True):
     source: EntityId
     target: EntityId
     tag: str
 
 
-class Hold(Command[None], entity="purse", retry=RetryPolicy(**_RETRY), on_poison="park"):
+class Hold(Command[None], entity="purse", retry=RetryPolicy(**_RETRY), on_poison="park", across_shards=True):
     source: EntityId
     target: EntityId
     tag: str
 
 
-class Settle(Command[None], entity="purse", delivery="at_most_once"):
+class Settle(Command[None], entity="purse", delivery="at_most_once", across_shards=True):
     source: EntityId
     target: EntityId
     tag: str
 
 
-class Buy(Command[None], entity="shop", retry=RetryPolicy(**_RETRY), fair_by="shop"):
+class Buy(Command[None], entity="shop", retry=RetryPolicy(**_RETRY), fair_by="shop", across_shards=True):
     """A command of entities of two types, with a tenant."""
 
     shop: EntityId
@@ -68,7 +68,7 @@ class Buy(Command[None], entity="shop", retry=RetryPolicy(**_RETRY), fair_by="sh
     tag: str
 
 
-class Balance(Command[None], entity="purse", retry=RetryPolicy(**_RETRY)):
+class Balance(Command[None], entity="purse", retry=RetryPolicy(**_RETRY), across_shards=True):
     one: EntityId
     two: EntityId
     three: EntityId
@@ -83,6 +83,11 @@ class Balance(Command[None], entity="purse", retry=RetryPolicy(**_RETRY)):
 def takes_part(seed: int) -> bool:
     """Return whether a seed has such commands."""
     return Random(f"several {seed}").random() < _PART
+
+
+def crosses_shards(seed: int) -> bool:
+    """Return whether a seed has such commands, of entities in two shards."""
+    return takes_part(seed) and Random(f"across {seed}").random() < 0.5
 
 
 async def _handle(command: Any, context: CommandContext) -> None:
@@ -118,15 +123,27 @@ for _kind in (Put, Move, Hold, Settle, Buy, Balance):
 
 
 class _Names:
-    """Entities of one shard: where there are two, commands over both are refused."""
+    """Entities, as many of each shard."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._keys = KeySpace("sim", simulation.settings.shards)
         self.purses, self.shops = self._of("purse", _PURSES), self._of("shop", 1)
 
     def _of(self, kind: str, count: int) -> list[str]:
-        names = (f"{kind[0]}{number}" for number in range(100))
-        return [name for name in names if self._keys.shard_of(f"{kind}:{name}") == 0][:count]
+        names = [f"{kind[0]}{number}" for number in range(100)]
+        shards, each = range(self._keys.count), -(-count // self._keys.count)
+        by_shard = ([name for name in names if self._keys.shard_of(f"{kind}:{name}") == shard] for shard in shards)
+        return [name for found in by_shard for name in found[:each]]
+
+    def last_of(self, lines: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the lines of the last shard: where a command runs, the first of them is its home."""
+        last = max(map(self._keys.shard_of, lines))
+        return tuple(line for line in lines if self._keys.shard_of(line) == last)
+
+    def first_of(self, lines: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the lines of the first shard, in which it stands from its acceptance on."""
+        first = min(map(self._keys.shard_of, lines))
+        return tuple(line for line in lines if self._keys.shard_of(line) == first)
 
     @property
     def mailboxes(self) -> list[str]:
@@ -176,6 +193,7 @@ class SeveralLoad:
         lines = (home, *(":".join(each) for each in command.entity_ids()))
         most = 1 if isinstance(command, Settle) else 3
         stander = Stander(command.tag, lines, self._name, self._simulation.loop.time(), kind, most)
+        stander.first, stander.last = self._names.first_of(lines), self._names.last_of(lines)
         self._simulation.history.standing.standers[command.tag] = stander
         for line in lines:
             self._simulation.history.note(line, f"{self._name}: {kind} {command!r}")
@@ -305,13 +323,13 @@ class SeveralOperator:
     async def _decide(self, _: str) -> None:
         """Replay or discard a letter, also of a command that left its lines."""
         letters = [letter async for letter in self._bus.dead_letters.list()]
-        own = [letter for letter in letters if letter.command_id in self._simulation.history.standing.standers]
+        own = [letter for letter in letters if tag_of(letter) in self._simulation.history.standing.standers]
         if not own:
             return
         letter, replay = self._random.choice(own), self._random.random() < 0.7
-        stander = self._simulation.history.standing.standers[letter.command_id]
+        stander = self._simulation.history.standing.standers[tag_of(letter)]
         stander.rejoined = stander.rejoined or not letter.parked
-        self._simulation.history.standing.decided(letter.command_id, replay=replay)
+        self._simulation.history.standing.decided(letter, replay=replay)
         self._simulation.history.note(stander.lines[0], f"operator: {'replay' if replay else 'discard'} {stander.tag}")
         await (self._bus.dead_letters.replay(letter.id) if replay else self._bus.dead_letters.discard(letter.id))
 

@@ -25,7 +25,7 @@ def several(history: History) -> Broken:
             lines[line].append(run)
     for line, runs in lines.items():
         for text in (
-            *_out_of_order(standing, runs),
+            *_out_of_order(standing, line, runs),
             *_in_between(standing, line, runs),
             *_beside(history, runs),
             *_fences(history, runs),
@@ -36,11 +36,11 @@ def several(history: History) -> Broken:
         yield from ((stander.lines[0], text) for text in _wrong_end(history, stander))
 
 
-def _out_of_order(standing: Standing, runs: list[LineRun]) -> Iterator[str]:
-    """Yield first starts in another order than that of acceptance."""
+def _out_of_order(standing: Standing, line: str, runs: list[LineRun]) -> Iterator[str]:
+    """Yield first starts in another order than that of acceptance. Into the lines of a later shard a command comes once it heads those before."""
     tags = dict.fromkeys(run.tag for run in sorted(runs, key=lambda run: run.fence))
-    line = [standing.standers[tag] for tag in tags]
-    for later, sooner in combinations(line, 2):
+    accepted = [stander for tag in tags if line in (stander := standing.standers[tag]).first]
+    for later, sooner in combinations(accepted, 2):
         if _precedes(sooner, later):
             yield f"{later.tag} started before {sooner.tag}, which was accepted first"
 
@@ -74,7 +74,7 @@ def _beside(history: History, runs: list[LineRun]) -> Iterator[str]:
         end = one.ended if one.ended is not None else killed
         if end is not None and other.began >= end:
             continue
-        home = history.standing.standers[one.tag].lines[0]
+        home = history.standing.standers[one.tag].last[0]
         if end is None or not any(claim.entity == home and one.began <= claim.at <= other.began for claim in history.claims):
             yield f"{one.tag} (fence {one.fence}) and {other.tag} (fence {other.fence}) ran at the same time"
 
@@ -91,7 +91,7 @@ def _started_while_paused(history: History) -> Broken:
     for scope, begin, end in history.standing.pauses if not history.jumps else ():
         for run in history.standing.runs:
             started = run.fence / 1e6 - 1_700_000_000.0  # by the server
-            lines = history.standing.standers[run.tag].lines
+            lines = history.standing.standers[run.tag].last  # what holds the lines of shards before has begun
             if begin + 0.001 < started < end - 0.001 and any(line == scope or line.startswith(scope + ":") for line in lines):
                 yield scope, f"{run.tag} was started {started - begin:.3f} s after {scope} was paused"
 

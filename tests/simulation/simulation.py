@@ -37,7 +37,8 @@ from tests.simulation.network import Network
 from tests.simulation.publication_load import PublicationLoad
 from tests.simulation.scheduling import Scheduler
 from tests.simulation.scripted_loads import ScriptedLoads, scripted_load_of
-from tests.simulation.several_load import SeveralLoad, SeveralOperator
+from tests.simulation.several_load import SeveralLoad, SeveralOperator, crosses_shards
+from tests.simulation.standing import tag_of
 from tests.simulation.threads import SimThreads
 from tests.simulation.unique_load import UniqueStorm
 from tests.simulation.workload import REGISTRY, Operator, Producer, current
@@ -113,7 +114,7 @@ class Simulation:
         self.network = Network(self.loop, self.server, Random(f"network {seed}"))
         self.entities = [f"e{number}" for number in range(shape.entities)]
         self.scripted_load = scripted_load_of(seed)
-        shards = 2 if random.random() < 0.15 or self.scripted_load == "hot" else 1
+        shards = 2 if random.random() < 0.15 or self.scripted_load == "hot" or crosses_shards(seed) else 1
         self.settings = settings(self.history.lease, shards, kept_of(seed), Random(f"waiting {seed}").choice((4, 1000)))
         self.parks = random.random() < 0.3
         self.jumps = random.random() < 0.35
@@ -290,7 +291,7 @@ class Simulation:
             await self._work_off(bus, random)
         letters = [letter async for letter in bus.dead_letters.list()]
         history.letters = [letter for letter in letters if letter.entity_type == "item"]
-        history.standing.letters = {letter.command_id for letter in letters}
+        history.standing.letters = {tag_of(letter) for letter in letters}
         kept = {letter.command_id for letter in letters if letter.entity_type == "journey"}
         self._kept = {f"{kind}:{command_id}" for kind in "kx" for command_id in kept}
         await outcomes_of(self, bus)
@@ -366,7 +367,7 @@ class Simulation:
                 continue
             sent = self._sent_as(letter)
             replay = random.random() < 0.6 and (sent is None or sent.replays < 2)
-            history.standing.decided(letter.command_id, replay=replay)
+            history.standing.decided(letter, replay=replay)
             if replay:
                 self.history.note(letter.entity_id or "", f"operator: replay {letter.command_id}")
                 if sent is not None:

@@ -9,10 +9,15 @@ from typing import Any
 from command_bus.testing.simulated.store import Store
 from tests.simulation.several_states import broken_lines
 
-__all__ = ["LineRun", "Stander", "Standing"]
+__all__ = ["LineRun", "Stander", "Standing", "tag_of"]
 
 _AWAKE_WITHIN = 8.0
 """Seconds in which a command that heads all its lines is made ready: a resume of many lines takes several requests."""
+
+
+def tag_of(letter: Any) -> str:
+    """Return the tag of the command of a letter: a part of one over several shards has another id than the whole."""
+    return str((letter.payload or {}).get("tag", letter.command_id))
 
 
 @dataclass(slots=True)
@@ -40,6 +45,13 @@ class Stander:
     replays: int = 0
     rejoined: bool = False
     """It was replayed at the end of its lines."""
+    first: tuple[str, ...] = ()
+    """Those of its lines in which it stands from its acceptance on, in the order of its fields; into others it comes later."""
+    last: tuple[str, ...] = ()
+    """Those of its lines where it runs; its home is the first of them."""
+
+    def __post_init__(self) -> None:
+        self.first, self.last = self.first or self.lines, self.last or self.lines
 
 
 @dataclass(slots=True)
@@ -94,8 +106,8 @@ class Standing:
                 if run.ended is not None:
                     yield run.ended, f"{who}: {run.tag} {run.how} (attempt {run.attempt})"
 
-    def decided(self, tag: str, *, replay: bool) -> None:
+    def decided(self, letter: Any, *, replay: bool) -> None:
         """Note what an operator does with the letter of a command that parks its lines."""
-        if (stander := self.standers.get(tag)) is not None:
+        if (stander := self.standers.get(tag_of(letter))) is not None:
             stander.replays += replay
             stander.removable = stander.removable or not replay

@@ -189,8 +189,9 @@ def send(
             return await bus.dispatch(message, **options)
         raw = await announced_fields(bus, command, values)
         return await bus.dispatch_raw(
-            raw.entity_type, raw.entity_id, command, raw.payload, version=raw.version, others=raw.others, **options
-        )
+            raw.entity_type, raw.entity_id, command, raw.payload, version=raw.version, others=raw.others,
+            across_shards=raw.across_shards, **options,
+        )  # fmt: skip
 
     receipt = on_bus(target, work, sends=True)
     return Answer(receipt, receipt_text(receipt))
@@ -234,8 +235,9 @@ def call(
             return _reply_data(message, await bus.call(message, **options))
         raw = await announced_fields(bus, command, values)
         return await bus.call_raw(
-            raw.entity_type, raw.entity_id, command, raw.payload, version=raw.version, others=raw.others, **options
-        )
+            raw.entity_type, raw.entity_id, command, raw.payload, version=raw.version, others=raw.others,
+            across_shards=raw.across_shards, **options,
+        )  # fmt: skip
 
     echo(to_json(on_bus(target, work, sends=True)))
 
@@ -410,4 +412,5 @@ def _read_fields(announced: Sequence[CommandInfo], name: str, given: dict[str, A
         return RawEnvelope(None, None, name, values, info.version)
     if info.key not in values:  # the announced schema did not require it
         raise usage_error(f"{name}: {info.key} is missing")
-    return RawEnvelope(info.entity, values[info.key], name, values, info.version, others=info.others(values))
+    others, across = info.others(values), info.across_shards
+    return RawEnvelope(info.entity, values[info.key], name, values, info.version, others=others, across_shards=across)

@@ -137,6 +137,10 @@ class DurableCommands(Protocol):
         """Return whether a command that runs or waits in this mailbox has stored something."""
         ...
 
+    async def raise_fence(self, mailbox: str, fence: int) -> int:
+        """See to it that the next starts in the shard of this mailbox have fences above this one; return one above which theirs are."""
+        ...
+
     async def record(self, mailbox: str, command_id: str) -> Mapping[str, bytes]:
         """Return a side record; it is empty if there is none."""
         ...

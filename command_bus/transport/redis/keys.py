@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, get_type_hints
-from zlib import crc32
 
 from command_bus.serialization.odd_values import stored_number
-from command_bus.transport.mailboxes import encoded, shard_key
+from command_bus.transport.mailboxes import encoded, shard_of
 
 GROUP: Final = "workers"
 """The consumer group of every ready stream."""
@@ -250,7 +249,7 @@ class KeySpace:
 
     def shard_of(self, mailbox: str) -> int:
         """Return the shard of a mailbox: a stable hash of its name."""
-        return 0 if self.count == 1 else crc32(shard_key(mailbox).encode()) % self.count
+        return shard_of(mailbox, self.count)
 
     def of(self, mailbox: str) -> ShardKeys:
         """Return the keys of the shard of a mailbox."""

@@ -100,6 +100,7 @@ HOLD = _load("hold")
 REMOVE = _load("remove")
 REACTIVATE = _load("reactivate")
 RECOUNT = _load("recount")
+RAISE_FENCE = _load("raise_fence")
 RELAY = _load("relay")
 RELAYED = _load("relayed")
 SETTLE_DEAD_LETTER = _load("settle_dead_letter")
@@ -145,6 +146,7 @@ SCRIPTS = (
     REACTIVATE,
     RECORD_STEPS,
     RECOUNT,
+    RAISE_FENCE,
     RELAY,
     RELAYED,
     SETTLE_DEAD_LETTER,

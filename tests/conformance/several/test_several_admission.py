@@ -60,20 +60,7 @@ async def test_a_full_shard_takes_it_in_all_lines_or_in_none(sandbox: Sandbox, l
 
 
 async def test_what_puts_commands_into_one_line_refuses_it(sandbox: Sandbox, log: Log) -> None:
-    refused: list[str] = []
-
-    class Sends(Command[None], entity="account"):
-        account: EntityId
-
-    @sandbox.registry.handles(Sends)
-    async def sends(command: Sends, context: CommandContext) -> None:
-        with pytest.raises(InvalidCommand, match="several entities") as raised:
-            context.send(Transfer(source="a-1", target="a-2"))
-        refused.append(raised.value.message)
-
     async with sandbox.bus() as bus, bus.worker():
-        await bus.call(Sends(account="a-9"), timeout=5)
-        assert len(refused) == 1
         with pytest.raises(InvalidCommand, match="several entities"):
             await bus.schedules.put("nightly", Transfer(source="a-1", target="a-2"), every(60))
         with pytest.raises(InvalidCommand, match="wins='first'"):

@@ -175,10 +175,14 @@ local function send_all()
     if box then
       if mark ~= '' then redis.pcall('SET', other, mark) end
       local at = waits_until(due, KEYS[6], KEYS[7], names[box], id, delay)
+      local bare, lines = parts_sent(envelope)
+      if lines then at = at or stands_until(due, KEYS[6], KEYS[7], names[box], id, lines, now) end
       -- Its mailbox takes nothing: it is tried again.
       if not at and put(box, envelope, flow) then at = now + 1000 end
-      if at then keep_delayed(ready, due, KEYS[6], KEYS[7], names[box], id, at, with_flow(envelope, flow)) end
-      if publish then publish('accepted', names[box], envelope, '', '', '', '') end
+      if at then
+        keep_delayed(ready, due, KEYS[6], KEYS[7], names[box], id, at, with_flow(envelope, flow), lines)
+      end
+      if publish then publish('accepted', names[box], bare, '', '', '', '') end
     else
       local text = ARGV[at + 1]
       send_out(other, due, ready, match(text, '^%d+'), now,

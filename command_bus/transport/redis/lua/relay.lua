@@ -88,7 +88,7 @@ for i = 5, #ARGV, 5 do
     end
     deliver(keys, KEYS[key], KEYS[key + 1], ARGV[i + 1], at or nil, ARGV[i + 3], ARGV[i + 4], queue_up)
     redis.call('HSET', relayed, 'c' .. id, ARGV[i])
-    if publish then publish('accepted', name, ARGV[i + 3], '', '', '', '') end
+    if publish then publish('accepted', name, parts_sent(ARGV[i + 3]), '', '', '', '') end
     accepted = accepted + 1
   end
   key = key + 2

@@ -87,7 +87,7 @@ class StreamProducer(Producer):
                 return InvalidCommand(
                     f"{submission.name} stands in the lines of {mailbox_label(submission.mailbox)} in shard {home} and of "
                     f"{mailbox_label(mailbox)} in shard {shard}: give entities that belong together ids with a common part, and their types "
-                    'EntityPolicy(shard_by="/"); or take one shard'
+                    'EntityPolicy(mailbox=per_entity(shard_by="/")); or let its class say across_shards=True, with a weaker order'
                 )
         return None
 

@@ -17,7 +17,7 @@ local function send_all(keys)
       local at = flow ~= OUTCOME and waits_until(due, each.delayed, each.later, name, id, each.wait) or nil
       deliver(keys, each.key, each.other, each.text, at, each.envelope, each.extra, queue_up)
       if publish then
-        publish('accepted', name, each.envelope, '', '', '',
+        publish('accepted', name, parts_sent(each.envelope), '', '', '',
           at and at > now and format('%.0f', at - now) or '')
       end
     else

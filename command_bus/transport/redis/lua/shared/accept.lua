@@ -124,17 +124,12 @@ local function open_batch(batch)
   -- then its place, d while it is kept, and until when.
   local function stand(box, envelope, id, flow, delay, key, others)
     local at, lines = waits_until(batch.due, delayed, later, names[box], id, delay), others and '' or nil
-    for _, other in ipairs(others or {}) do
-      local there = delay == 0 and waits_until(batch.due, delayed, later, names[other], id, 0)
-      at, lines = there and math.max(at or there, there) or at, lines .. names[other] .. '= '
-    end
+    for _, other in ipairs(others or {}) do lines = lines .. names[other] .. '= ' end
+    if others and delay == 0 then at = stands_until(batch.due, delayed, later, names[box], id, lines, at) end
     if not at then return put_all(box, envelope, flow, others) end
     if key or others then envelope = '\193e:' .. #envelope .. ':' .. envelope end
     if key then envelope = envelope .. 'u:' .. #key .. ':' .. key end
     if others then envelope = envelope .. 'w:' .. #lines .. ':' .. lines end
-    for each in each_line(names[box], delay == 0 and lines) do
-      if others and delay == 0 then try('HSET', later, each .. '*', format('%.0f|', at) .. id) end
-    end
     return postpone(batch.ready, batch.due, delayed, later, KEYS[first_box + box], names[box], id, at,
       with_flow(envelope, flow), lines), PLACE.DELAYED, at
   end

@@ -29,8 +29,11 @@ local function deliver(keys, box, other, text, at, envelope, extra, queue_up)
   if flow == OUTCOME then return deliver_outcome(keys, box, other, name, envelope, extra) end
   flow = stored_flow(flow)
   if extra ~= '' then redis.pcall('SET', other, extra) end
+  local _, lines = parts_sent(envelope)
+  if lines then at = at or stands_until(keys.due, keys.delayed, keys.later, name, id, lines, keys.now) end
   if not at and put_one(keys, name, box, envelope, flow, queue_up) then at = keys.now + 1000 end
   if at then
-    keep_delayed(keys.ready, keys.due, keys.delayed, keys.later, name, id, at, with_flow(envelope, flow))
+    keep_delayed(keys.ready, keys.due, keys.delayed, keys.later, name, id, at, with_flow(envelope, flow),
+      lines)
   end
 end

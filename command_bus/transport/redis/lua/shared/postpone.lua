@@ -92,3 +92,24 @@ local function waits_until(due, delayed, delayed_counts, name, id, delay, since)
     return at
   end
 end
+
+-- Return until when a command of several mailboxes is kept that comes now, or `at`: it stands behind all that
+-- is kept in each of them. `lines` names the further ones.
+local function stands_until(due, delayed, delayed_counts, name, id, lines, at)
+  for each in each_line(name, lines) do
+    local there = waits_until(due, delayed, delayed_counts, each, id, 0)
+    at = there and math.max(at or there, there) or at
+  end
+  for each in each_line(name, at and lines) do
+    if at then redis.pcall('HSET', delayed_counts, each .. '*', string.format('%.0f|', at) .. id) end
+  end
+  return at
+end
+
+-- Return the envelope of a command that a handler sends, and the further mailboxes that it names, nil if it
+-- names none: then it is the text of an entry. It is kept, due at once: what lets it in writes all its lines.
+local function parts_sent(text)
+  local length, from = string.match(text, '^\193e:(%d+):()')
+  if not length then return text, nil end
+  return string.sub(text, from, from + length - 1), lines_kept('\n' .. text)
+end
