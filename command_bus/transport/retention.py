@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from command_bus.serialization.dead_letter import DeadLetterRecord
 from command_bus.serialization.envelope import ENCRYPTED, GIVEN_ID, IN_DISPATCH, KEEP_OUTCOME, WireEnvelope, pack_envelope
-from command_bus.serialization.envelope_options import COMPRESSION, DURABLE, HISTORY, RETURN, UNIQUE, KeptHistory
+from command_bus.serialization.envelope_options import COMPRESSION, DURABLE, HISTORY, OTHERS, RETURN, UNIQUE, KeptHistory
 from command_bus.serialization.limits import ZLIB
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
@@ -123,6 +123,7 @@ class Retention:
             int(started.fence) if started is not None else 0,
             place,
             pack_reply(envelope.command_id, outcome),
+            others=OTHERS.of(envelope.options),
         )
 
 
