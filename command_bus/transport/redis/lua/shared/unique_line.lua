@@ -2,19 +2,17 @@
 -- record, lone, outcomes, delayed, postpone, unique, events, unstarted.
 
 -- Return the state of the command that holds a key (`gone` if it left), and whether its window is open. One
--- that was put off for as long as it may be keeps its place: it counts as started; and so for the latest does
--- one of several entities, which others wait for as well. One that is late holds nothing, but the latest takes
--- it out of line.
+-- that was put off for as long as it may be keeps its place, and so does one of several entities, which others
+-- await: they count as started. One that is late holds nothing, but the latest takes it out of line.
 local function look_at_stander(value, record, delayed, mode)
   local now = now_ms()
   local state = standing(value, record, delayed, now)
   if state == 'late' then state = mode == MODE.LATEST and 'waits' or nil end
   local place, window, most, flags = parse_stander(value)
   local is_put_off = window == '' and tonumber(most)  -- of one with a window it bounds that
-  local is_of_several = mode == MODE.LATEST and string.find(flags or '', '^w')
-  if state == 'waits' and (is_of_several or place ~= PLACE.DELAYED and is_put_off and is_put_off <= now) then
-    state = 'started'
-  end
+  local stays = place ~= PLACE.DELAYED and is_put_off and is_put_off <= now
+    or mode == MODE.LATEST and string.find(flags or '', '^w')
+  if state == 'waits' and stays then state = 'started' end
   return state or 'gone', tonumber(window) and tonumber(window) > now
 end
 
