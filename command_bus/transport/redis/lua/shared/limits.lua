@@ -23,7 +23,7 @@
 -- the places of a mailbox that runs, for one activation. What a worker reads of a command is 'cost scope' for
 -- each limit by a key or of a further entity, tabs between them, then a tab and '~paid' if it was suspended
 -- (see shared/record.lua), a tab and '~flow=' with its flow if that is not the normal class without a tenant
--- (see shared/line.lua), then for each handler that waits for this command a tab, '~activation mailbox'. Whose
+-- (see shared/line.lua), then for each handler that waits for it a tab, '~activation mailbox'. Whose
 -- caller has a place starts without one of its own. If it waits for a token there, it stands before all that
 -- wait for a place: its caller keeps one until it has run. What was suspended needs no token, so it goes past
 -- all that wait for one; if it waits for a place, it stands behind those whose callers have places, and
@@ -104,8 +104,8 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
     end
     return list, asks
   end
-  -- Return costs and scopes of the further entities of a command, of which `text` names the lines, as a worker
-  -- reads them. Its home's type is asked in any case, and each type once.
+  -- Return costs and scopes of the further entities of a command, of which `text` names the lines, as a
+  -- worker reads them. Its home's type is asked in any case, and each type once.
   function limits.of_others(text, mailbox)
     local costs, seen = {}, {[match(mailbox, '^[^:/]*')] = true}
     local function ask(scope)

@@ -2,8 +2,8 @@
 -- record, lone, outcomes, delayed, postpone, unique, events, unstarted.
 
 -- Return the state of the command that holds a key (`gone` if it left), and whether its window is open. One
--- that was put off for as long as it may be keeps its place, and so does one of several entities, which others
--- await: they count as started. One that is late holds nothing, but the latest takes it out of line.
+-- that was put off for as long as it may be keeps its place, and so does one of several entities, which
+-- others await: they count as started. One that is late holds nothing, but the latest takes it out of line.
 local function look_at_stander(value, record, delayed, mode)
   local now = now_ms()
   local state = standing(value, record, delayed, now)
