@@ -74,7 +74,7 @@ async def _delayed(session: Session, mailbox: str, scan: int | None) -> list[Wai
         if scan is not None and looked > scan:
             break
         for home, command in page:
-            if home == mailbox:
+            if home == mailbox or mailbox in command.lines:
                 ids[command.id] = _waiting(session, "0", command.envelope)
     due = await transport.operator.entities.delayed_times(mailbox, list(ids))
     found = [replace(each, accepted_ms=0, due_ms=due.get(key)) for key, each in ids.items()]

@@ -45,6 +45,7 @@ class HistoryEntry:
         reply: What its handler returned, as plain values; None unless `error` is.
         error: What a caller would have got instead of a reply; or None. `BadResult` if the reply cannot be read here.
         payload: Its fields, if its history keeps the payload and this bus can read it; else None.
+        others: Types and ids of its further entities, if it is a command of several.
     """
 
     command_id: str
@@ -60,6 +61,7 @@ class HistoryEntry:
     reply: Any
     error: CommandBusError | None
     payload: dict[str, Any] | None
+    others: tuple[tuple[str, str], ...] = ()
 
     @property
     def settled_at(self) -> datetime:
@@ -94,9 +96,11 @@ class _Wanted(NamedTuple):
         """Return whether an end is one of those."""
         return (
             self.name in (None, record.name)
-            and self.entity_type in (None, record.entity_type)
-            and self.entity_id in (None, record.entity_id)
             and self.status in (None, record.status)
+            and any(
+                self.entity_type in (None, of) and self.entity_id in (None, each)
+                for of, each in ((record.entity_type, record.entity_id), *record.others)
+            )
         )
 
 
@@ -143,8 +147,8 @@ class CommandHistory(OnSession):
 
         Args:
             name: The wire name.
-            entity: Type and id of the entity.
-            entity_type: The type of the entity, instead of `entity`.
+            entity: Type and id of the entity, or of one of its entities.
+            entity_type: The type of the entity or of one of them, instead of `entity`.
             status: How it ended.
             since: Ended then or later; without a time zone it is local time.
             until: Ended before then.
@@ -217,6 +221,7 @@ class CommandHistory(OnSession):
             reply,
             error,
             None if record.envelope is None else readable_payload(record.envelope, self._limits, self._session.protection),
+            tuple(record.others),
         )
 
 

@@ -146,8 +146,8 @@ class WaitingCommands(OnSession):
         """Remove the commands of several entities that stand in a mailbox, and have their home in others; with an entity only its own."""
         removed = 0
         for home in homes:
-            async for page in self._mailboxes.lined_up(home):
-                stands = [each for each in page if f" {mailbox}=" in f" {each.places}"]
+            async for page in self._mailboxes.lined_up(home) if entity is None else self._mailboxes.waiting(home):
+                stands = [each for each in page if mailbox in each.lines]
                 wanted = [each for each in stands if entity is None or entity in OTHERS.of(self._envelope(each).options)]
                 removed += await self._remove(home, wanted)
         return removed
@@ -178,7 +178,7 @@ class WaitingCommands(OnSession):
         async for page in self._mailboxes.delayed(shard):
             by_mailbox: dict[str, list[WaitingEntry]] = {}
             for mailbox, command in page:
-                if wanted(mailbox):
+                if any(map(wanted, [mailbox, *command.lines])):
                     by_mailbox.setdefault(mailbox, []).append(command)
             for mailbox, commands in by_mailbox.items():
                 removed += await self._remove(mailbox, commands)

@@ -12,13 +12,13 @@ handlers are found in a registry only, and the code that writes to `inbox` check
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from command_bus.errors import InvalidCommand
-from command_bus.serialization.envelope_options import ACROSS, COMPRESSION, KNOWN_OPTIONS
+from command_bus.serialization.envelope_options import ACROSS, COMPRESSION, KNOWN_OPTIONS, OTHERS
 from command_bus.serialization.limits import (
     DEFAULT_LIMITS,
     ZLIB,
@@ -102,6 +102,14 @@ class WireEnvelope:
         """The id under which its sender knows it: of a part of a command over several shards that of the whole."""
         across = ACROSS.of(self.options)
         return self.command_id if across is None else across.command_id
+
+    @property
+    def others(self) -> Sequence[tuple[str, str]]:
+        """The further entities of the whole, with types."""
+        across = ACROSS.of(self.options)
+        if across is None:
+            return OTHERS.of(self.options)
+        return tuple(each for each in across.entities if each != (self.entity_type, self.entity_id))
 
 
 Sign = Callable[[bytes], bytes]

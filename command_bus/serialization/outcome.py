@@ -2,7 +2,8 @@
 
     [version, status, name, entity_type, entity_id, attempt, worker, accepted_ms, first_started_ms, fence, message, reply, other?]
 
-In a history that keeps payloads, the last element is the command's envelope, without what is for its caller alone.
+Behind these may stand, in the history alone: the command's envelope, without what is for its caller alone, where payloads are kept; and the
+further entities of one of several, `[[type, id], …]`.
 
 The reply is the record that a caller would have got (see `reply`); it holds the command id. The time of settling is the entry's id. The
 scripts write `folded` and `superseded` (`lua/shared/unstarted.lua`), with the other command's id at the end.
@@ -10,7 +11,7 @@ scripts write `folded` and `superseded` (`lua/shared/unstarted.lua`), with the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
@@ -40,6 +41,7 @@ class OutcomeRecord:
         reply: The packed reply.
         other: The id of the command that it was folded into, or that took its place; empty for other statuses.
         envelope: With the payload, if that is kept; else None.
+        others: Types and ids of its further entities.
     """
 
     status: Status
@@ -55,6 +57,7 @@ class OutcomeRecord:
     reply: bytes
     other: str = ""
     envelope: bytes | None = None
+    others: Sequence[tuple[str, str]] = ()
 
     def pack(self) -> bytes:
         """Return the record's bytes."""
@@ -63,6 +66,7 @@ class OutcomeRecord:
                 _VERSION, self.status, self.name, self.entity_type, self.entity_id, self.attempt, self.worker,
                 self.accepted_ms, self.first_started_ms, self.fence, self.message, self.reply,
                 *(() if self.envelope is None else (self.envelope,)),
+                *((self.others,) if self.others else ()),
             )
         )  # fmt: skip
         return data
@@ -86,10 +90,14 @@ class OutcomeRecord:
         if values[0] not in _STATUSES or not all(map(_fits, values, _TYPES)):
             raise Undecodable("an outcome with an element of the wrong type")
         record = cls(*values)
-        last = parts[_LENGTH] if len(parts) > _LENGTH else ""
-        if type(last) is bytes:
-            return replace(record, envelope=last)
-        return replace(record, other=last) if type(last) is str and last else record
+        return replace(record, **dict(filter(None, map(_further, parts[_LENGTH:])))) if len(parts) > _LENGTH else record
+
+
+def _further(value: Any) -> tuple[str, Any] | None:
+    """Return the field that stands behind the others of a record, and its value; None of one that only a later release knows."""
+    if type(value) is list and all(type(each) is list and [*map(type, each)] == [str, str] for each in value):
+        return "others", tuple(map(tuple, value))
+    return ("envelope", value) if type(value) is bytes else ("other", value) if type(value) is str else None
 
 
 def _fits(value: Any, kind: type | None) -> bool:

@@ -41,7 +41,7 @@ class WaitingEntry(NamedTuple):
         envelope: Opaque bytes; empty if the entry has none.
         delayed: Whether it takes its place in the mailbox later.
         home: Of an entry that stands for a command of several entities, the mailbox of that; else empty.
-        places: Of such a command the entries that stand for it: `<mailbox>=<id> ` for each.
+        places: Of such a command the entries that stand for it: `<mailbox>=<id> ` for each; while it is delayed without ids.
     """
 
     id: str
@@ -54,6 +54,11 @@ class WaitingEntry(NamedTuple):
     def message(self) -> str:
         """Its message id; empty for a delayed command, which has none yet."""
         return "" if self.delayed else self.id
+
+    @property
+    def lines(self) -> list[str]:
+        """The further mailboxes in which a command of several entities stands, or will stand."""
+        return [each.partition("=")[0] for each in self.places.split()]
 
 
 EntityCondition = Literal[

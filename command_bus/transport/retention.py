@@ -123,6 +123,7 @@ class Retention:
             int(started.fence) if started is not None else 0,
             place,
             pack_reply(envelope.dispatched_id, outcome),
+            others=envelope.others,
         )
 
 

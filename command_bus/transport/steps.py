@@ -254,6 +254,7 @@ class LimitQuestion:
         flow: Its entity's class and tenant, as in the scripts; empty for the normal class without a tenant.
         due_ms: The server's time, if its deadline counts; else 0.
         is_suspect: Whether workers seem to die of reading it: it is read under an attempt only, which counts.
+        others: Costs and buckets of its further entities, as `LimitKeys` gives them.
     """
 
     message: str
@@ -262,6 +263,7 @@ class LimitQuestion:
     flow: str = ""
     due_ms: int = 0
     is_suspect: bool = False
+    others: str = ""
 
 
 @dataclass(slots=True, frozen=True)

@@ -9,13 +9,13 @@ from urllib.parse import quote, unquote
 
 from command_bus.messages.unique import Unique
 from command_bus.serialization.envelope import GIVEN_ID, KEEP_OUTCOME, WireEnvelope
-from command_bus.serialization.envelope_options import HISTORY, UNIQUE
+from command_bus.serialization.envelope_options import HISTORY, OTHERS, UNIQUE
 from command_bus.serialization.odd_values import stored_number
 from command_bus.transport.mailboxes import encoded
 
 _FIELDS = 7
-_GIVEN, _DISPATCH = "g", "o"
-_FLAGS = re.compile(r"(g?)(?:t(\d+))?(.*)", re.DOTALL)
+_SEVERAL, _GIVEN, _DISPATCH = "w", "g", "o"
+_FLAGS = re.compile(r"(w?)(g?)(?:t(\d+))?(.*)", re.DOTALL)
 Mode = Literal["f", "s", "l"]
 """`f` the first wins, until it is settled; `s` the first wins, until it is started; `l` the latest wins."""
 _HISTORY = "h"
@@ -57,6 +57,7 @@ class Stander(NamedTuple):
         dispatch: Name of the one that keeps its outcome, or empty.
         history: The bounds of its history as the option has them; empty without one.
         ttl_ms: For how long from its place in the mailbox on it may be started; None if it has no deadline.
+        several: Whether it stands in several lines, so that none takes its place.
     """
 
     place: str
@@ -69,6 +70,7 @@ class Stander(NamedTuple):
     dispatch: str = ""
     history: str = ""
     ttl_ms: int | None = None
+    several: bool = False
 
     @classmethod
     def parse(cls, value: bytes) -> Self | None:
@@ -77,7 +79,7 @@ class Stander(NamedTuple):
         if len(parts) != _FIELDS:
             return None
         place, window, most, flags, inbox, name, command_id = parts
-        given, ttl, kept = _FLAGS.fullmatch(flags).groups()  # type: ignore[union-attr] # it matches any text
+        several, given, ttl, kept = _FLAGS.fullmatch(flags).groups()  # type: ignore[union-attr] # it matches any text
         dispatch = unquote(kept[1:]) if kept.startswith(_DISPATCH) else ""
         return cls(
             place,
@@ -90,6 +92,7 @@ class Stander(NamedTuple):
             dispatch,
             kept if kept.startswith(_HISTORY) else "",
             None if ttl is None else _number(ttl),
+            bool(several),
         )
 
     @property
@@ -101,7 +104,7 @@ class Stander(NamedTuple):
     def names(self) -> str:
         """Its part from the flags on, as the scripts take it."""
         ttl = "" if self.ttl_ms is None else f"t{self.ttl_ms}"
-        flags = (_GIVEN if self.given_id else "") + ttl + (dispatch_flag(self.dispatch) or self.history)
+        flags = _SEVERAL * self.several + (_GIVEN if self.given_id else "") + ttl + (dispatch_flag(self.dispatch) or self.history)
         return f"{flags}|{quote(self.inbox, safe='')}|{self.name}|{self.command_id}"
 
 
@@ -125,9 +128,9 @@ def stander_of(envelope: WireEnvelope) -> str:
     history = HISTORY.of(envelope.options)
     kept = history.bounds if history and not dispatch else ""
     given = bool(envelope.flags & GIVEN_ID)
-    return Stander(
-        "", 0, 0, given, envelope.inbox or "", envelope.name, envelope.command_id, dispatch, kept, envelope.ttl_ms
-    ).names
+    several = bool(OTHERS.of(envelope.options))
+    names = (envelope.inbox or "", envelope.name, envelope.command_id, dispatch, kept)
+    return Stander("", 0, 0, given, *names, envelope.ttl_ms, several).names
 
 
 def dispatch_flag(dispatch: str) -> str:

@@ -120,7 +120,8 @@ class LimitKeys:
             elif not (asked.due_ms and is_late(envelope, asked.message, asked.due_ms)):
                 costs = self._costs(envelope)
         paid = "\t~paid" if asked.is_paid or costs is None else ""
-        return (costs or "") + paid + (f"\t~flow={asked.flow}" if asked.flow else "") + callers
+        costs = "\t".join(filter(None, (costs, asked.others)))
+        return costs + paid + (f"\t~flow={asked.flow}" if asked.flow else "") + callers
 
     def _costs(self, envelope: WireEnvelope) -> str | None:
         """Return the costs and buckets of a command; None if this worker cannot run it."""

@@ -103,6 +103,16 @@ async def test_an_entity_shows_its_line_and_its_story(viewer: Browser) -> None:
     assert "Nothing waits or runs" in page_text(await viewer.page("/entity?type=account&id=idle"))
 
 
+async def test_a_blocked_entity_leads_to_the_home_of_what_is_first_there(
+    viewer: Browser, troubled: tuple[CommandBus, Shop]
+) -> None:
+    bus, link = troubled[0], 'href="/entity?type=account&amp;id=a-17"'
+    await bus.dispatch_raw("account", "a-17", "Transfer", {}, others=[("basket", "blocked")], command_id="of-two")
+    for path in ("/entity?type=basket&id=blocked", "/entities?state=blocked"):
+        assert link in await viewer.page(path), path
+    assert await bus.commands.cancel("of-two")
+
+
 class Idle(EntityState, entity="account"):
     balance: int = 0
     card: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from command_bus import BusSettings, Command, EntityId, EntityPolicy, History, InvalidSettings, RegistrationError
 from command_bus.messages.history import history_of
 from command_bus.serialization.envelope_options import HISTORY
+from command_bus.serialization.msgpack import pack
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.transport.unique_keys import Stander
 
@@ -115,6 +117,11 @@ def test_a_record_has_an_envelope_or_none() -> None:
     assert record.pack()[0] == 0x9C, "what Spark reads is as it was"
     with_envelope = OutcomeRecord("completed", "N", "t", "i", 1, "w", 2, 3, 4, "5-0", b"reply", envelope=b"envelope")
     assert OutcomeRecord.unpack(with_envelope.pack()) == with_envelope
+    for each in (record, with_envelope):
+        of_several = replace(each, others=(("t", "j"), ("u", "k")))
+        assert OutcomeRecord.unpack(of_several.pack()) == of_several
+    odd = b"\x9e" + record.pack()[1:] + pack([["t", 1]]) + pack({})
+    assert OutcomeRecord.unpack(odd) == record, "what only a later release knows"
 
 
 def test_the_command_line_has_every_status() -> None:

@@ -109,7 +109,8 @@ def _page_lines(page: HistoryPage) -> Iterator[str]:
 
 
 def _entity(entry: HistoryEntry) -> str:
-    return f"{entry.entity_type}:{entry.entity_id}" if entry.entity_type else "-"
+    entities = ((entry.entity_type, entry.entity_id), *entry.others)
+    return ", ".join(f"{of}:{each}" for of, each in entities) if entry.entity_type else "-"
 
 
 def _row(entry: HistoryEntry) -> tuple[str, ...]:

@@ -126,3 +126,18 @@ async def waiting(bench: LimitBench, harness: TransportHarness) -> None:
     for lease in await worker.read():
         await worker.do(lease, TAKE)
     assert (await bench.places(), await bench.queue()) == (["box:a"], ["box:b"])
+
+
+async def test_a_grant_that_is_taken_back_asks_again_for_what_its_worker_read(
+    bench: LimitBench, harness: TransportHarness
+) -> None:
+    """By a key, and of further entities of a command of several."""
+    await bench.put("type:box", concurrency=1)
+    assert await run_script(bench.work, "ask", ["box:a", "1", "1-1", "1-0", "", "0"]) == [b"+"]
+    assert await run_script(bench.work, "ask", ["order:b", "1", "1-2", "1-0", "1 type:box", "0"]) == [b"type:box"]
+    await run_script(bench.work, "over", ["box:a", "1-1"])
+    assert await run_script(bench.work, "wake", ["type:box"]) == [b"order:b", b"1"]
+    await run_script(bench.work, "again", ["order:b"])
+    kept: Any = await harness.client.hget(harness.shard.limits, "w\norder:b")  # type: ignore[misc]
+    assert kept.rpartition(b"\n")[2] == b"0 type:box"
+    assert await bench.queue() == ["order:b"]

@@ -85,8 +85,10 @@ async def test_a_snooze_holds_all_lines_and_its_end_is_kept_once(sandbox: Sandbo
         await bus.dispatch_batch([Deposit(account="a-1", note="3"), Deposit(account="a-2", note="4")])
         assert await call == 3
         await until(lambda: is_empty(bus))
-        found = await bus.history.search(name="Later")
-        assert [(each.entity_type, each.entity_id) for each in found.entries] == [("account", "a-1")]
+        for entity in ("a-1", "a-2"):
+            (found,) = (await bus.history.search(name="Later", entity=("account", entity))).entries
+            assert (found.entity_type, found.entity_id, found.others) == ("account", "a-1", (("account", "a-2"),))
+        assert (await bus.history.search(name="Later", entity=("account", "a-3"))).entries == ()
     assert starts == sorted(starts)
     assert log.ended == {"a-1": ["3"], "a-2": ["4"]}
 

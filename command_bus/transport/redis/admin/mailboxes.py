@@ -11,7 +11,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from command_bus.serialization.odd_values import stored_number, stored_text
-from command_bus.transport.mailboxes import envelope_in, is_mailbox, message_order, scopes_of
+from command_bus.transport.mailboxes import envelope_in, is_mailbox, message_order, scopes_of, unpack_entry
 from command_bus.transport.ports.operator import Mailboxes
 from command_bus.transport.records import Contents, StoredEntity, WaitingEntry
 from command_bus.transport.redis.admin.entities import RedisEntities
@@ -142,7 +142,11 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
         if not await self._ask_once(keys, lambda client: client.hexists(keys.delayed_counts, mailbox)):
             return
         async for delayed in self.delayed(self._keys.shard_of(mailbox)):
-            found = [command for home, command in delayed if home == mailbox]
+            found = [
+                command if home == mailbox else WaitingEntry(command.id, b"", delayed=True, home=home)
+                for home, command in delayed
+                if home == mailbox or mailbox in command.lines
+            ]
             if found:
                 yield found
 
@@ -158,7 +162,7 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
         async for page in self._hash_pages(keys, keys.delayed, _PAGE, once=True):
             cut = ((command, value.partition(b"\n")) for command, value in page.items())
             yield [
-                (stored_text(parts[0]), WaitingEntry(stored_text(command), envelope_in(parts[2]), delayed=True))
+                (stored_text(parts[0]), _waiting(stored_text(command), dict(reversed(unpack_entry(parts[2]))), delayed=True))
                 for command, parts in cut
                 if is_mailbox(parts[0]) and is_mailbox(command)
             ]
@@ -280,9 +284,9 @@ class RedisMailboxes(RetryingRequests, Mailboxes):
                 )
 
 
-def _waiting(entry: str, fields: Mapping[bytes, bytes]) -> WaitingEntry:
+def _waiting(entry: str, fields: Mapping[bytes, bytes], *, delayed: bool = False) -> WaitingEntry:
     home, places = (stored_text(fields.get(name, b"")) for name in (b"s", b"w"))
-    return WaitingEntry(entry, fields.get(b"e", b""), home=home, places=places)
+    return WaitingEntry(entry, fields.get(b"e", b""), delayed, home, places)
 
 
 def _lot(left: deque[_Reading], each: int, most: int) -> list[_Reading]:

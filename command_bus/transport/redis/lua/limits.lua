@@ -149,10 +149,11 @@ end
 local function take_back(mailbox, waits)
   local pass = limits.pass_of(mailbox)
   if not pass or pass.kind ~= PASS.GRANT then return end
-  local keyed, any = {}, nil
+  local keyed, any, own = {}, nil, {}
+  for _, each in ipairs(limits.scopes_of(mailbox)) do own[each[1]] = true end
   for scope, cost in pairs(pass.scopes) do
     any = any or scope
-    if string.sub(scope, 1, 5) == 'name:' then keyed[#keyed + 1] = cost .. ' ' .. scope end
+    if not own[scope] then keyed[#keyed + 1] = cost .. ' ' .. scope end
   end
   if waits and any then
     limits.wait(mailbox, any, pass.message, table.concat(keyed, '\t') .. pass.callers, pass.shard)

@@ -426,7 +426,7 @@ def _decode(lease: Lease, state: bytes, body: Any, now: str, confirmed: bool) ->
 def _asked(lease: Lease, body: list[Any], now: str) -> LimitQuestion:
     """Return what has to be asked for before the next command starts. It may have been read ahead; it will be read again."""
     message: str = body[0].decode("utf-8", "backslashreplace")
-    entry, paid, flow, is_due, suspect = body[1:]
+    entry, paid, flow, is_due, suspect, others = body[1:]
     if entry is None:
         envelope = lease.ahead[-1][1] if lease.ahead and lease.ahead[-1][0] == message else None
     elif type(entry) is bytes:
@@ -434,8 +434,8 @@ def _asked(lease: Lease, body: list[Any], now: str) -> LimitQuestion:
     else:
         envelope = entry[0] if type(entry[-1]) is list else _envelope_in(entry)
     lease.ahead, lease.attempt_id, lease.state = None, "", None
-    flow = flow.decode("utf-8", "backslashreplace")
-    return LimitQuestion(message, envelope, bool(paid), flow, int(now) if is_due else 0, bool(suspect))
+    flow, others = (each.decode("utf-8", "backslashreplace") for each in (flow, others))
+    return LimitQuestion(message, envelope, bool(paid), flow, int(now) if is_due else 0, bool(suspect), others)
 
 
 def _envelope_in(fields: list[bytes]) -> bytes | None:

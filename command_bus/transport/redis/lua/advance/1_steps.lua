@@ -67,8 +67,9 @@
 --         'ask', and the id and fields of the next one   the lease is kept: limits of the first shard or by a
 --                                                        key, or for a called command, have to be asked;
 --                                                        behind them 1 if it was suspended, its flow if it
---                                                        has one, 1 if its deadline counts, and 1 if workers
---                                                        seem to die of reading it; else ''
+--                                                        has one, 1 if its deadline counts, 1 if workers seem
+--                                                        to die of reading it, and the costs of its further
+--                                                        entities; else ''
 --         'gone' and nil                                 the lease is not ours: nothing was changed
 --         'error' and a text                             a key of this entity is of another type
 --         and last what came of the usual steps

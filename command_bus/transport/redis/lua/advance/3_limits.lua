@@ -58,13 +58,14 @@ if limits then
   end
 
   -- Return what `limit_verdict` says, and carry it out: tokens are deducted, or the entity stands in the
-  -- queue of the limit that refuses it. What callers may have places for is asked.
-  function check_limits(step, head, parts)
+  -- queue of the limit that refuses it. What callers may have places for is asked. `others` are the costs of
+  -- further entities.
+  function check_limits(step, head, parts, others)
     if step.grant == head[1] then return nil end
-    local reads = is_paid(parts, head) and limits.PAID or ''
+    local reads = others .. (is_paid(parts, head) and limits.PAID or '')
     local flow = named_flow(parts, head)
     if flow then reads = reads .. '\t~flow=' .. flow end
-    local refusing = limit_verdict(step, reads)
+    local refusing = others ~= '' and not is_home and 'ask' or limit_verdict(step, reads)
     if refusing == 'ask' or (refusing and may_have_callers(step, head)) then return 'ask' end
     if refusing then
       limits.wait(step.name, refusing, '', reads, '0')

@@ -88,7 +88,7 @@ if limits then
   end
 
   -- Let a command wait for a limit: in its entity's place, or with its lease until its worker has asked.
-  function refuse(step, head, attempt, first, parts, refused)
+  function refuse(step, head, attempt, first, parts, refused, others)
     local name, activation = step.name, step.activation
     if refused == 'ask' then
       local id = head[3] and head[1] ~= activation and head[1] or ''  -- of a lone one that was in the line
@@ -100,7 +100,7 @@ if limits then
       local is_due = tonumber(attempt) == 0 and sub(first, 1, 1) ~= '-'
       local body = {
         head[1], body_of('', head[2]), is_paid(parts, head) and '1' or '', named_flow(parts, head) or '',
-        is_due and '1' or '', asks > SUSPECT and '1' or '',
+        is_due and '1' or '', asks > SUSPECT and '1' or '', others,
       }
       return 'ask', body
     end
@@ -130,7 +130,7 @@ end
 
 -- Start a command under the lease of a step: the next one, or none; a lone one has a state behind its fields.
 local function start(step, head, attempt, first, parts)
-  local name, activation, follow = step.name, step.activation, step.follow
+  local name, activation, follow, others = step.name, step.activation, step.follow, ''
   if not head then
     released[#released + 1] = activation
     if not alone[name] then emptied[#emptied + 1] = step.box end
@@ -149,12 +149,14 @@ local function start(step, head, attempt, first, parts)
       return 'wait'
     end
     parts = stands
+    local lines = limits and open_lines().field_in(head[2], FIELD.LINES)
+    if lines then others = limits.of_others(lines, name) end
   end
   if follow == FOLLOW.LEAVE or (follow == FOLLOW.YIELD and another_waits(name)) then
     return requeue(step, attempt, first, parts, head[1])
   end
-  local refused = limits and check_limits(step, head, parts)
-  if refused then return refuse(step, head, attempt, first, parts, refused) end
+  local refused = limits and check_limits(step, head, parts, others)
+  if refused then return refuse(step, head, attempt, first, parts, refused, others) end
   started = started + 1
   if queue_up and step.verb ~= VERB.TAKE then queue_up.charge(parts, head[1], 1) end
   if parts ~= '' then

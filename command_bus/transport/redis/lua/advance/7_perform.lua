@@ -50,7 +50,9 @@ local function apply_verb(step, record, at)
     if step.run_end then runs.note_rest(step) end
   end
   if step.unused and is_home and sub(record, at, -1):match('^%d+|%d') then
-    limits.give_back(limits.scopes_of(step.name))
+    local head = find(parts, '|w=', 1, true) and call('XRANGE', step.box, step.message, step.message)[1]
+    local lines = head and open_lines().field_in(head[2], FIELD.LINES)
+    limits.give_back(limits.scopes_of(step.name, lines and limits.of_others(lines, step.name)))
   end
   if settling[step.verb] then return settle(step, parts) end
   others = others or other_verbs()

@@ -21,9 +21,9 @@
 -- Tokens are deducted at a start (GCRA: a bucket is a time). A pass of the kind g is a grant: its tokens are
 -- reserved and its places taken until its mailbox starts, or gives its activation up. One of the kind s has
 -- the places of a mailbox that runs, for one activation. What a worker reads of a command is 'cost scope' for
--- each limit by a key, with tabs between them, then a tab and '~paid' if it was suspended (see
--- shared/record.lua), a tab and '~flow=' with its flow if that is not the normal class without a tenant (see
--- shared/line.lua), then for each handler that waits for this command a tab, '~activation mailbox'. Whose
+-- each limit by a key or of a further entity, tabs between them, then a tab and '~paid' if it was suspended
+-- (see shared/record.lua), a tab and '~flow=' with its flow if that is not the normal class without a tenant
+-- (see shared/line.lua), then for each handler that waits for it a tab, '~activation mailbox'. Whose
 -- caller has a place starts without one of its own. If it waits for a token there, it stands before all that
 -- wait for a place: its caller keeps one until it has run. What was suspended needs no token, so it goes past
 -- all that wait for one; if it waits for a place, it stands behind those whose callers have places, and
@@ -103,6 +103,21 @@ local function limiter(rules_key, state_key, places_key, now, is_home)
       end
     end
     return list, asks
+  end
+  -- Return costs and scopes of the further entities of a command, of which `text` names the lines, as a
+  -- worker reads them. Its home's type is asked in any case, and each type once.
+  function limits.of_others(text, mailbox)
+    local costs, seen = {}, {[match(mailbox, '^[^:/]*')] = true}
+    local function ask(scope)
+      if limits.rule_of(scope) then costs[#costs + 1] = '1 ' .. scope end
+    end
+    for other in string.gmatch(text, '(%S+)=') do
+      local kind = match(other, '^[^:/]*')
+      ask('entity:' .. other)
+      if not seen[kind] then ask('type:' .. kind) end
+      seen[kind] = true
+    end
+    return table.concat(costs, '\t')
   end
   function limits.bucket_of(scope)
     if not buckets[scope] then

@@ -8,7 +8,8 @@
 -- window   ms until which the key is held whatever becomes of the command; empty if there is no window
 -- most     ms after which the command is not put off any more, or its window not begun again; empty if there
 --          is no such limit
--- flags    g if its command id is remembered; behind it t and for how many ms from its place in the mailbox
+-- flags    w if it stands in several lines, so that none takes its place; behind it g if its command id is
+--          remembered; behind it t and for how many ms from its place in the mailbox
 --          on it may be started, if it has a deadline; behind that o and the percent-encoded id of the
 --          dispatch that keeps its outcome, or h<age in ms>:<number> if it has a history
 -- inbox    of the caller who waits for its reply, percent-encoded; empty if none does
@@ -24,7 +25,7 @@ end
 
 -- Return whether a dispatch or the history keeps the outcome of a stander.
 local function keeps_end(value)
-  return string.find(select(4, parse_stander(value)), '^g?t?%d*[oh]') ~= nil
+  return string.find(select(4, parse_stander(value)), '^w?g?t?%d*[oh]') ~= nil
 end
 
 -- Return whether a stander is the command at a place: a message id, or d: and the id of a delayed command.
@@ -37,7 +38,7 @@ end
 -- Return whether the deadline of a stander in a mailbox has passed that was not started before it.
 local function is_late(value, now)
   local place, _, _, flags = parse_stander(value)
-  local ttl = string.match(flags, '^g?t(%d+)')
+  local ttl = string.match(flags, '^w?g?t(%d+)')
   return ttl and now > (string.match(place, '^%d+') or now) + ttl
 end
 

@@ -2,17 +2,17 @@
 -- record, lone, outcomes, delayed, postpone, unique, events, unstarted.
 
 -- Return the state of the command that holds a key (`gone` if it left), and whether its window is open. One
--- that was put off for as long as it may be keeps its place: it counts as started. One that is late holds
--- nothing, but the latest takes it out of line.
+-- that was put off for as long as it may be keeps its place, and so does one of several entities, which
+-- others await: they count as started. One that is late holds nothing, but the latest takes it out of line.
 local function look_at_stander(value, record, delayed, mode)
   local now = now_ms()
   local state = standing(value, record, delayed, now)
   if state == 'late' then state = mode == MODE.LATEST and 'waits' or nil end
-  local place, window, most = parse_stander(value)
+  local place, window, most, flags = parse_stander(value)
   local is_put_off = window == '' and tonumber(most)  -- of one with a window it bounds that
-  if state == 'waits' and place ~= PLACE.DELAYED and is_put_off and is_put_off <= now then
-    state = 'started'
-  end
+  local stays = place ~= PLACE.DELAYED and is_put_off and is_put_off <= now
+    or mode == MODE.LATEST and string.find(flags or '', '^w')
+  if state == 'waits' and stays then state = 'started' end
   return state or 'gone', tonumber(window) and tonumber(window) > now
 end
 
@@ -171,7 +171,7 @@ local function open_unique(batch, keys, own, reply_ttl)
     if not batch.publish and not told.outcomes then return end
     local entity = entity_of_names(names_in(command.envelope), command.id, command.name)
     if told.outcomes then
-      local bounds = match(flags, '^g?t?%d*(h.*)$')
+      local bounds = match(flags, '^w?g?t?%d*(h.*)$')
       local before = bounds and bounds .. ':' .. #id .. ':' .. id or ''
       keep_outcome(told.record, told.outcomes,
         before .. superseded_outcome(id, name, entity, place, command.id))
