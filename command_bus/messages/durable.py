@@ -136,7 +136,7 @@ class DurableOperations(Protocol):
 
     def all(self, operations: tuple[Durable[Any], ...], *, return_exceptions: bool) -> Durable[Any]: ...
 
-    def call_packed(self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str) -> Durable[Any]: ...
+    def call_packed(self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str, *, counts: bool) -> Durable[Any]: ...
 
     def first(self, operations: tuple[Durable[Any], ...], key: str | None) -> Durable[Any]: ...
 
@@ -315,9 +315,11 @@ class DurableContext(CommandContext):
         """
         return self._durable().all(operations, return_exceptions=return_exceptions)
 
-    def call_packed(self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str) -> Coroutine[object, None, Any]:
-        """Call a command that is encoded. For the library's own handlers."""
-        return self._durable().call_packed(out, undo, key)
+    def call_packed(
+        self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str, *, counts: bool = False
+    ) -> Coroutine[object, None, Any]:
+        """Call a command that is encoded, and with `counts` leave its result unread. For the library's own handlers."""
+        return self._durable().call_packed(out, undo, key, counts=counts)
 
     def first(self, *operations: Coroutine[object, None, A], key: str | None = None) -> Coroutine[object, None, Durable[A]]:
         """Wait until one of these has ended, and return that one: `winner = await context.first(paid, late)`, then `await winner`.

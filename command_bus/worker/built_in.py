@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from command_bus.errors import CommandCancelled, CommandOutcomeError, CommandRejected, Reject
+from command_bus.errors import BadStep, CommandCancelled, CommandOutcomeError, CommandRejected, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import CommandContext
@@ -61,8 +61,11 @@ async def run_chain(command: Chain, context: DurableContext) -> Any:
 @_BUILT_IN.handles(Group)
 async def run_group(command: Group[Any], context: DurableContext) -> Any:
     """Call the nodes side by side, then the chord; return what the command promises."""
-    calls = [_call(context, node, str(number)) for number, node in enumerate(command.nodes)]
+    calls = [_call(context, node, str(number), counts=not command.results) for number, node in enumerate(command.nodes)]
     ended = await context.all(*calls, return_exceptions=True)
+    for each in ended:
+        if isinstance(each, BadStep):  # it is not known how the node ended, so nothing may be undone
+            raise BadStep(f"{each.message}, or group(…, results=False)")
     errors = [(node, each) for node, each in zip(command.nodes, ended, strict=True) if isinstance(each, Exception)]
     if errors and command.failures == "fail":
         raise _refusal(*errors[0])
@@ -89,13 +92,15 @@ async def _one(context: DurableContext, node: PackedNode, key: str, before: Any)
         raise _refusal(node, error) from error
 
 
-def _call(context: DurableContext, node: PackedNode, key: str, before: Any = None) -> Coroutine[object, None, Any]:
+def _call(
+    context: DurableContext, node: PackedNode, key: str, before: Any = None, *, counts: bool = False
+) -> Coroutine[object, None, Any]:
     payload = node.payload
     if node.takes is not None:
         fields: Any = unpack(payload, DEFAULT_LIMITS)
         payload = pack({**fields, node.takes: before}, DEFAULT_LIMITS)
     undo = None if node.undo is None else _outgoing(node.undo, node.undo.payload)
-    return context.call_packed(_outgoing(node, payload), undo, key)
+    return context.call_packed(_outgoing(node, payload), undo, key, counts=counts)
 
 
 def _outgoing(node: PackedNode, payload: bytes) -> OutgoingMessage:
