@@ -38,7 +38,7 @@ from command_bus.notifications.notifications import Notifications
 from command_bus.notifications.notifier import Notifier
 from command_bus.observer import Observer
 from command_bus.scheduling.schedules import Schedules
-from command_bus.sending.envelope_builder import of_event
+from command_bus.sending.envelope_builder import events_of, of_event
 from command_bus.sending.sender import Sender
 from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.session import Clients, ServerState, Session, TransportOpener
@@ -314,14 +314,16 @@ class CommandBus:
         """
         return await self.sender.dispatch_batch(commands)
 
-    async def publish(self, event: Event, **options: Unpack[PublishOptions]) -> Published:
+    async def publish(self, *events: Event, **options: Unpack[PublishOptions]) -> Published:
         """Publish an event: when this returns, each subscription that is for it has it, in its own line of the event's entity.
 
-        An event that no subscription is for is gone; the answer says so. Without the class: `publish_raw`.
+        Several events go together, in their order. An event that no subscription is for is gone; the answer says so. Without the class:
+        `publish_raw`.
 
         Args:
-            event: What has happened.
-            event_id: Makes it idempotent: no subscription gets it twice within the dedup window.
+            *events: What has happened.
+            event_id: Makes it idempotent: no subscription gets it twice within the dedup window. Of several events the ids are made of it:
+                `psp-77.1`, `psp-77.2`.
             delay: Seconds until it takes its places.
             at: The moment when it does; instead of `delay`.
             headers: Text that travels with it.
@@ -335,7 +337,8 @@ class CommandBus:
             TransportUnavailable: The server did not answer in time.
             BusClosed: The bus is not open.
         """
-        return await self.sender.publish(self.sender.builder.event(event, options))
+        event_id, made = events_of(self.sender.builder, events, options)
+        return await self.sender.publish(event_id, *made)
 
     async def publish_raw(
         self,
@@ -349,9 +352,8 @@ class CommandBus:
     ) -> Published:
         """Publish without the event's class: handlers of its class validate the fields. The options are those of `publish`."""
         builder = self.sender.builder
-        return await self.sender.publish(
-            builder.raw(RawEnvelope(entity_type, entity_id, name, fields, version, of_event(options)))
-        )
+        event = builder.raw(RawEnvelope(entity_type, entity_id, name, fields, version, of_event(options)))
+        return await self.sender.publish(event.command_id, event)
 
     async def call(
         self,

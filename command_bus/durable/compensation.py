@@ -84,7 +84,7 @@ async def _end_calls(run: DurableRun) -> None:
 def _did_nothing(run: DurableRun, call: str) -> bool:
     """Return whether a call certainly did nothing: it was refused, or never ran."""
     ended = run.fields[outcome_field(call)]
-    if ended in (_REMOVED, NO_ROOM):
+    if ended == _REMOVED or ended.startswith(NO_ROOM):
         return ended == _REMOVED
     outcome = unpack_reply(ended, run.tools.limits)[1]
     if isinstance(outcome, Cancelled):

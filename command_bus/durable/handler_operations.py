@@ -17,7 +17,7 @@ from command_bus.durable.time_limits import TimeLimit
 from command_bus.durable.undo import Undo
 from command_bus.durable.values import compare
 from command_bus.durable.waits import Call, HeldCall, Signal, Sleep
-from command_bus.errors import InvalidCommand
+from command_bus.errors import BadStep, InvalidCommand
 from command_bus.messages.durable import Durable, Operation, StepOptions
 from command_bus.messages.message import Message, reply_of
 from command_bus.messages.options import DurableCallOptions
@@ -77,12 +77,18 @@ class HandlerOperations:
         return self._called(Call(self._run, out, reply_of(command), seconds, undoing, key=key), out)
 
     def call_packed(
-        self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str, across: Across | None = None
+        self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str, *, counts: bool, across: Across | None
     ) -> Durable[Any]:
+        most = self._run.tools.children.builder.limits.max_bytes
+        if len(out.payload) > most:
+            raise BadStep(
+                f"{out.name} would take {len(out.payload):,} bytes with the results of what comes before it, the limit is {most:,}: let that "
+                "return less, or of a group the counts only, by results=False"
+            )
         out.given_id = True  # its outcome is remembered, should it not reach the caller
         if across is not None:
             return self._called(HeldCall(self._run, *self._run.tools.children.part_behind(out, across), key), out)
-        return self._called(Call(self._run, out, Any, None, undo, key=key), out)
+        return self._called(Call(self._run, out, Any, None, undo, key=key, counts=counts), out)
 
     def _called(self, made: Call, out: OutgoingMessage) -> Durable[Any]:
         return self._awaited(made, "call({}(…))", out.name)

@@ -19,7 +19,7 @@ from command_bus.messages.outgoing import OutgoingMessage
 from command_bus.sending.follow_ups import while_away
 from command_bus.serialization.envelope_options import DURABLE
 from command_bus.serialization.limits import printable
-from command_bus.serialization.reply import Completed, unpack_reply
+from command_bus.serialization.reply import Completed, is_completed, unpack_reply
 from command_bus.transport.ports.durable import NO_ROOM, SMALL_OUTCOME, Note
 
 _log = logging.getLogger("command_bus.worker")
@@ -41,8 +41,10 @@ class Call(Waited):
         undo: OutgoingMessage | None,
         *,
         key: str | None,
+        counts: bool = False,
     ) -> None:
         super().__init__(run)
+        self._counts = counts
         self._out = out
         self._reply = reply
         self._timeout = timeout
@@ -108,12 +110,14 @@ class Call(Waited):
     async def result(self) -> Any:
         run = self.run
         record = run.fields.get(self.field)
+        if self._counts and record is not None and is_completed(record.removeprefix(NO_ROOM)):
+            return None  # its result is not asked for
         if record is None:
             self.field, record = self._late, TIMED_OUT
             await run.store(Note(self._late, TIMED_OUT))
         elif self._is_told and (self.until_ms is not None or run.limit_ms is not None):  # all runs see the same: it is on its way
             record = (await run.store(Note(self.field, record)))[0] or record
-        if record == NO_ROOM:
+        if record.startswith(NO_ROOM):
             raise BadStep(
                 f"{self._out.name} on {self._child_mailbox} has ended, and its outcome is not stored: the outcomes of a durable command's calls "
                 f"may have {self.run.size.most_bytes:,} bytes together. Let them return less, a reference say"

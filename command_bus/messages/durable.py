@@ -137,7 +137,7 @@ class DurableOperations(Protocol):
     def all(self, operations: tuple[Durable[Any], ...], *, return_exceptions: bool) -> Durable[Any]: ...
 
     def call_packed(
-        self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str, across: Across | None = None
+        self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str, *, counts: bool, across: Across | None
     ) -> Durable[Any]: ...
 
     def first(self, operations: tuple[Durable[Any], ...], key: str | None) -> Durable[Any]: ...
@@ -318,10 +318,18 @@ class DurableContext(CommandContext):
         return self._durable().all(operations, return_exceptions=return_exceptions)
 
     def call_packed(
-        self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str, across: Across | None = None
+        self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str, *, counts: bool = False, across: Across | None = None
     ) -> Coroutine[object, None, Any]:
-        """Call a command that is encoded, with `across` in its lines of the later shards. For the library's own handlers."""
-        return self._durable().call_packed(out, undo, key, across)
+        """Call a command that is encoded. For the library's own handlers.
+
+        Args:
+            out: The command.
+            undo: A command that undoes it; None: none does.
+            key: Its name among the calls of the handler.
+            counts: Whether its result is left unread.
+            across: What its parts say of the whole; it is called in its lines of the later shards then, and the result is how the caller ends.
+        """
+        return self._durable().call_packed(out, undo, key, counts=counts, across=across)
 
     def first(self, *operations: Coroutine[object, None, A], key: str | None = None) -> Coroutine[object, None, Durable[A]]:
         """Wait until one of these has ended, and return that one: `winner = await context.first(paid, late)`, then `await winner`.
@@ -346,11 +354,11 @@ class DurableContext(CommandContext):
             self._operations.check()
         return CommandContext.send(self, command, on=on, **options)
 
-    def publish(self, event: Event, *, on: SendOn = "completed", **options: Unpack[EventOptions]) -> str:
+    def publish(self, event: Event, *more: Event, on: SendOn = "completed", **options: Unpack[EventOptions]) -> str:
         """Publish as `CommandContext.publish`. Not in the function of a step, as `send`."""
         if self._operations is not None:
             self._operations.check()
-        return CommandContext.publish(self, event, on=on, **options)
+        return CommandContext.publish(self, event, *more, on=on, **options)
 
     def compensate(self, command: Message[Any], *, key: str | None = None) -> None:
         """Send this command if the handler fails for good later: it undoes what was done so far.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from command_bus.errors import BusClosed
@@ -36,6 +36,7 @@ class Announcer:
 
     Args:
         publish: Sends notices.
+        settled: Wire names of the commands of which `settled` is told; None is all.
 
     Attributes:
         sent: Notices that were sent.
@@ -43,9 +44,10 @@ class Announcer:
         left_out: Notices that were left out.
     """
 
-    def __init__(self, publish: Callable[[Sequence[Notice]], Awaitable[None]]) -> None:
+    def __init__(self, publish: Callable[[Sequence[Notice]], Awaitable[None]], settled: Collection[str] | None = None) -> None:
         self.sent = self.failed = self.left_out = 0
         self._publish = publish
+        self._settled = settled
         self._work: Counter[str | None] = Counter()
         self._others: list[Notice] = []
         self._there = asyncio.Event()
@@ -63,6 +65,8 @@ class Announcer:
 
     def tell(self, notice: Notice) -> None:
         """Tell something else."""
+        if notice.kind == "settled" and self._settled is not None and notice.name not in self._settled:
+            return
         if len(self._others) >= _MOST_NOTED:
             self.left_out += 1
             return

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from command_bus.errors import InvalidSettings, TransportUnavailable
-from command_bus.notifications.notices import ALL_TYPES, Notice, NoticeKind, Topic, checked_kinds, pack_notice
+from command_bus.notifications.notices import ALL_TYPES, Notice, NoticeKind, Topic, checked_kinds, checked_names, pack_notice
 from command_bus.notifications.notifier import Ground, NotifierLink
 from command_bus.randomness import JITTER
 from command_bus.tasks import end_tasks
@@ -46,6 +46,7 @@ class NatsNotifier:
         kv: A bucket for hints, or the name of one; None: there are no hints, and `consume_hint` always says to wake. Give it a `ttl`.
         prefix: What all subjects and keys begin with; by default `command_bus.` and the namespace.
         kinds: As for `RedisNotifier`.
+        settled: As for `RedisNotifier`.
 
     Raises:
         InvalidSettings: It is no prefix, no kind, or no client.
@@ -58,6 +59,7 @@ class NatsNotifier:
         kv: KeyValue | str | None = None,
         prefix: str | None = None,
         kinds: Collection[NoticeKind] = ("work", "lease_lost"),
+        settled: Collection[str] | None = None,
     ) -> None:
         if prefix is not None and (len(prefix) > _LONGEST_PREFIX or not _PREFIX.fullmatch(prefix)):
             raise InvalidSettings(
@@ -68,6 +70,7 @@ class NatsNotifier:
                 "client: a connected client of nats-py (`await nats.connect(…)`), or an async function that connects one"
             )
         self.kinds = checked_kinds(kinds)
+        self.settled = checked_names(settled, self.kinds)
         self._client = client
         self._kv = kv
         self._prefix = prefix

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from command_bus.errors import InvalidSettings
+from command_bus.spelling import shown
 
 NoticeKind = Literal["work", "settled", "lease_lost", "published"]
 """`work`: a type has new work. `settled`: a command was settled. `lease_lost`: a worker lost an entity while a handler ran. `published`: an event
@@ -73,6 +74,24 @@ def checked_kinds(kinds: Collection[str]) -> frozenset[NoticeKind]:
         named = ", ".join(unknown) or "none is named"
         raise InvalidSettings(f"kinds of notices: {named}: give some of {', '.join(_KINDS)}")
     return cast("frozenset[NoticeKind]", frozenset(wanted))
+
+
+def checked_names(settled: Collection[str] | None, kinds: frozenset[NoticeKind]) -> frozenset[str] | None:
+    """Return the wire names of which `settled` is told; None is all.
+
+    Raises:
+        InvalidSettings: One is none, there is none at all, or `settled` is not told.
+    """
+    if settled is None:
+        return None
+    names = {settled} if isinstance(settled, str) else set(settled)
+    if not names or not all(isinstance(each, str) and each for each in names):
+        raise InvalidSettings(
+            f"settled: {shown(settled)}: give wire names of commands, as {{'command_bus.Chain'}}, or leave it out for all"
+        )
+    if "settled" not in kinds:
+        raise InvalidSettings("settled: the kind 'settled' is not told: name it in kinds, too")
+    return frozenset(names)
 
 
 def pack_notice(notice: Notice) -> bytes:

@@ -56,7 +56,7 @@ class OpenNotifications:
         self.kinds = notifier.kinds
         self.unreadable = self.reconnects = 0
         self.link: NotifierLink = notifier.link(Ground(namespace, lambda: transport.channels, self._receive, self._missed))
-        self.announcer = Announcer(self.link.publish)
+        self.announcer = Announcer(self.link.publish, notifier.settled)
         self.listeners = Listeners(self.link.subscribe, self.link.unsubscribe)
 
     @property

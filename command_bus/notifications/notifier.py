@@ -63,10 +63,16 @@ class Notifier(Protocol):
 
     Attributes:
         kinds: What the buses that have it tell. What they may listen to is not restricted by it.
+        settled: Wire names of the commands of which `settled` is told; None is all.
     """
 
     @property
     def kinds(self) -> frozenset[NoticeKind]:
+        """See the class."""
+        ...
+
+    @property
+    def settled(self) -> frozenset[str] | None:
         """See the class."""
         ...
 

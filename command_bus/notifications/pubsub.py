@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from command_bus.clock import duration_fault
 from command_bus.errors import InvalidSettings
-from command_bus.notifications.notices import Notice, NoticeKind, Topic, checked_kinds, pack_notice
+from command_bus.notifications.notices import Notice, NoticeKind, Topic, checked_kinds, checked_names, pack_notice
 from command_bus.notifications.notifier import Ground, NotifierLink
 from command_bus.transport.ports.extensions import Subscriptions
 
@@ -19,14 +19,22 @@ class RedisNotifier:
 
     Args:
         kinds: Notices that are sent; `settled` and `published` cost a message for each, so they are sent only if they are named.
+        settled: Wire names of the commands of which `settled` is told; None is all.
         hint_ttl: Seconds after which a hint to which nothing was added is forgotten.
 
     Raises:
-        InvalidSettings: A kind is none, or `hint_ttl` is below a second.
+        InvalidSettings: A kind or a name is none, or `hint_ttl` is below a second.
     """
 
-    def __init__(self, *, kinds: Collection[NoticeKind] = ("work", "lease_lost"), hint_ttl: float = 60.0) -> None:
+    def __init__(
+        self,
+        *,
+        kinds: Collection[NoticeKind] = ("work", "lease_lost"),
+        settled: Collection[str] | None = None,
+        hint_ttl: float = 60.0,
+    ) -> None:
         self.kinds = checked_kinds(kinds)
+        self.settled = checked_names(settled, self.kinds)
         if fault := duration_fault(hint_ttl) or ("is at least a second" if hint_ttl < 1 else None):
             raise InvalidSettings(f"hint_ttl {fault}")
         self.hint_ttl = hint_ttl

@@ -452,6 +452,22 @@ def of_one_line(out: OutgoingMessage) -> OutgoingMessage:
     return out
 
 
+def events_of(builder: EnvelopeBuilder, events: Sequence[Event], options: PublishOptions) -> tuple[str, list[OutgoingMessage]]:
+    """Return the id under which events are published together, and they with their options.
+
+    Raises:
+        InvalidCommand: One or an option is not what it may be, or there is none.
+    """
+    if not events:
+        raise InvalidCommand("publish takes at least one event")
+    if len(events) == 1:
+        out = builder.event(events[0], options)
+        return out.command_id, [out]
+    given = options.get("event_id")
+    event_id = new_command_id() if given is None else checked_event_id(given)
+    return event_id, [builder.event(each, {**options, "event_id": f"{event_id}.{n}"}) for n, each in enumerate(events, 1)]
+
+
 def sendable(builder: EnvelopeBuilder, message: Message[Any], options: DispatchOptions) -> OutgoingMessage:
     """Return a message for what sends commands only: an event becomes the command that publishes it.
 

@@ -201,16 +201,26 @@ def unpack_reply(data: bytes, limits: PayloadLimits = DEFAULT_LIMITS) -> tuple[s
 
 def reply_id(data: bytes) -> str:
     """Return the command id of a reply without reading the rest, which may be large; empty if there is none."""
+    start, end = _id_place(data)
+    return data[start:end].decode("utf-8", "replace")
+
+
+def is_completed(data: bytes) -> bool:
+    """Return whether a reply, of which the first bytes suffice, is that of a completed command."""
+    _, end = _id_place(data)
+    return 0 < end < len(data) and data[1] == REPLY_VERSION and data[end] in (_COMPLETED, _COMPRESSED)
+
+
+def _id_place(data: bytes) -> tuple[int, int]:
+    """Return where the command id of a reply begins and ends; twice 0 if there is none."""
     kind = data[2] if len(data) > 3 else 0  # after the header of the array and the version, a byte each
     if 0xA0 <= kind <= 0xBF:
-        start, size = 3, kind & 0x1F
-    elif kind == 0xD9:
-        start, size = 4, data[3]
-    elif kind == 0xDA:
-        start, size = 5, int.from_bytes(data[3:5], "big")
-    else:
-        return ""
-    return data[start : start + size].decode("utf-8", "replace")
+        return 3, 3 + (kind & 0x1F)
+    if kind == 0xD9:
+        return 4, 4 + data[3]
+    if kind == 0xDA:
+        return 5, 5 + int.from_bytes(data[3:5], "big")
+    return 0, 0
 
 
 def raise_or_value(outcome: Outcome, codec: ReplyCodec[R], command_id: str, limits: PayloadLimits = DEFAULT_LIMITS) -> R:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from command_bus.clock import mono
-from command_bus.errors import CommandCancelled, CommandOutcomeError, CommandRejected, Reject
+from command_bus.errors import BadStep, CommandCancelled, CommandOutcomeError, CommandRejected, Reject
 from command_bus.handlers.handler import Handler
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import CommandContext
@@ -63,8 +63,11 @@ async def run_chain(command: Chain, context: DurableContext) -> Any:
 @_BUILT_IN.handles(Group)
 async def run_group(command: Group[Any], context: DurableContext) -> Any:
     """Call the nodes side by side, then the chord; return what the command promises."""
-    calls = [_call(context, node, str(number)) for number, node in enumerate(command.nodes)]
+    calls = [_call(context, node, str(number), counts=not command.results) for number, node in enumerate(command.nodes)]
     ended = await context.all(*calls, return_exceptions=True)
+    for each in ended:
+        if isinstance(each, BadStep):  # it is not known how the node ended, so nothing may be undone
+            raise BadStep(f"{each.message}, or group(…, results=False)")
     errors = [(node, each) for node, each in zip(command.nodes, ended, strict=True) if isinstance(each, Exception)]
     if errors and command.failures == "fail":
         raise _refusal(*errors[0])
@@ -83,7 +86,7 @@ async def hold(command: Hold, context: DurableContext) -> Any:
     out = command.command.outgoing()
     if context.deadline is not None:
         out.ttl_ms = max(1, int((context.deadline - mono()) * 1000))
-    return await context.call_packed(out, None, "held", Across(context.command_id, context.fence, entities_of(out)))
+    return await context.call_packed(out, None, "held", across=Across(context.command_id, context.fence, entities_of(out)))
 
 
 async def _one(context: DurableContext, node: PackedNode, key: str, before: Any) -> Any:
@@ -100,13 +103,15 @@ async def _one(context: DurableContext, node: PackedNode, key: str, before: Any)
         raise _refusal(node, error) from error
 
 
-def _call(context: DurableContext, node: PackedNode, key: str, before: Any = None) -> Coroutine[object, None, Any]:
+def _call(
+    context: DurableContext, node: PackedNode, key: str, before: Any = None, *, counts: bool = False
+) -> Coroutine[object, None, Any]:
     payload = None
     if node.takes is not None:
         fields: Any = unpack(node.payload, DEFAULT_LIMITS)
         payload = pack({**fields, node.takes: before}, DEFAULT_LIMITS)
     undo = None if node.undo is None else node.undo.outgoing()
-    return context.call_packed(node.outgoing(payload), undo, key)
+    return context.call_packed(node.outgoing(payload), undo, key, counts=counts)
 
 
 def _failed(node: PackedNode, error: Exception) -> NodeFailed:

@@ -24,6 +24,7 @@ from command_bus.messages.context import ProcessContext
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for, reply_codec_for
 from command_bus.serialization.native import Packer, unpackb
+from command_bus.worker.runnable import CommandContexts
 
 _HEAD = 4
 
@@ -96,9 +97,12 @@ def _answer(request: list[Any]) -> bytes:
     try:
         kind = _named(of_module, of_class)
         call = _named(module, function)
-        command = codec_for(kind).decode(payload, limits)
-        result = call(command) if context is None else call(command, **{context[0]: ProcessContext(*context[1:])})
-        return framed([True, reply_codec_for(kind.spec().reply).encode(result, limits)])
+        given = {} if context is None else {context[0]: ProcessContext(*context[1:])}
+
+        def reply() -> bytes:
+            return reply_codec_for(kind.spec().reply).encode(call(codec_for(kind).decode(payload, limits), **given), limits)
+
+        return framed([True, CommandContexts().new().run(reply)])  # made here: what modules set when they are imported holds
     except BaseException as error:  # noqa: BLE001 - a handler may raise anything
         return framed([False, *_described(error)])
 
@@ -114,7 +118,8 @@ def _described(error: BaseException) -> list[Any]:
     if isinstance(error, Exception | BadResult):
         try:
             packed = pickle.dumps(error.with_traceback(None))
-            pickle.loads(packed)  # noqa: S301 - our own, just made
+            if type(pickle.loads(packed)) is not type(error):  # noqa: S301 - our own, just made
+                packed = None
         except Exception:  # noqa: BLE001 - any of its attributes may refuse
             packed = None
     return [packed, name, text.encode(errors="backslashreplace").decode(), trace.encode(errors="backslashreplace").decode()]

@@ -29,7 +29,7 @@ from command_bus.errors import (
     Reject,
 )
 from command_bus.handlers.handler import Handler
-from command_bus.messages.message import MessageSpec
+from command_bus.messages.message import MessageSpec, is_internal
 from command_bus.messages.policies import OF_SUBSCRIPTION, MailboxPolicy, parts_of_delivery
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.messages.snooze import GiveUp, Snooze
@@ -241,6 +241,8 @@ class Decisions:
             packed = reply_codec_for(run.handler.spec.reply).encode(value, self._limits)
             outcome: Outcome = self._completion(run, packed)
         except BadResult as error:
+            if run.durable is not None and is_internal(envelope.name):
+                return self.failed(run, BadStep(f"{error.message}, or let a group count its results only, by results=False"))
             outcome = BadReply(error.message)
         left = self._retention.settlement(envelope, outcome, "completed", run.started)
         return Done(_sending(run, left), state=run.changed_state)

@@ -65,7 +65,7 @@ class Children:
         try:
             try:
                 child = self._idle.pop() if self._idle else await _Child.start(handler, self._limits)
-            except OSError as error:
+            except (OSError, EOFError) as error:  # the server that forks them was ended: the next one has a new one
                 _log.warning("no process can be started for a handler: %s", error)
                 raise NoThreadError from error
             yield child

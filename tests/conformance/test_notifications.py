@@ -15,6 +15,7 @@ import pytest
 from command_bus import Command, CommandBus, CommandContext, EntityId, Envelope, Event, HandlerRegistry, Reject
 from command_bus.notifications import NatsNotifier, Notice, Notifier, RedisNotifier
 from command_bus.transport.redis.keys import GROUP
+from command_bus.workflows import chain
 from tests.conformance.conftest import Sandbox
 from tests.conformance.nats_server import NatsServer
 from tests.conformance.put_service import until
@@ -231,6 +232,22 @@ async def test_settlements_are_told_if_they_are_asked_for(road: Road) -> None:
             await plain.call(Pack(order="2"), timeout=10)
             await plain.wait_idle(10)
         assert plain.notifier.figures.sent == bus.notifier.figures.sent - 3 + 3
+
+
+async def test_of_settled_commands_those_that_are_named_are_told(road: Road) -> None:
+    async with (
+        road.bus(kinds=("settled",), settled={"command_bus.Chain", "Mail"}) as bus,
+        bus.notifier.listen("settled") as settled,
+        bus.worker(),
+    ):
+        receipt = await bus.dispatch(chain(Pack(order="1"), Pack(order="2")))
+        told = [await come(settled) for _ in range(3)]
+        assert sorted(each.name for each in told) == ["Mail", "Mail", "command_bus.Chain"]
+        assert [(each.command_id, each.status) for each in told if each.entity_type is None] == [
+            (receipt.command_id, "completed")
+        ]
+        await bus.wait_idle(10)
+        assert bus.notifier.figures.sent == 3, "nothing of Pack"
 
 
 async def test_what_is_published_is_told_to_everyone_who_listens(road: Road) -> None:

@@ -120,6 +120,25 @@ async def test_an_entity_is_paused_resumed_drained_and_purged(troubled: Place, a
     assert (await entity.show()).entity.hold is None
 
 
+async def test_what_waits_for_an_entity_gets_another_priority(troubled: Place, operator: Browser) -> None:
+    bus, _ = troubled
+    fields = {"type": "account", "id": "z-10"}
+    assert (await operator.do("entity.prioritize", **fields, priority="low")).status_code == 303
+    assert (await bus.audit.page()).entries[0].outcome == "account:z-10: nothing waits, nothing is changed"
+    await bus.entity("account", "z-10").pause("for now")
+    await bus.dispatch(Deposit(account_id="z-10", amount=1))
+    assert "act=entity.prioritize" in await operator.page("/entity?type=account&id=z-10")
+    asked = page_text(await operator.page("/act?act=entity.prioritize&type=account&id=z-10"))
+    assert "All that waits in its line now, of 1 command, gets this priority" in asked
+    assert (await operator.do("entity.prioritize", **fields, priority="urgent")).status_code == 400
+    assert (await operator.do("entity.prioritize", "the customer waits", **fields, priority="high")).status_code == 303
+    after, before = (await bus.audit.page()).entries[:2]
+    assert (after.who, after.outcome) == ("otto", "account:z-10: what waits has its new priority")
+    assert (before.why, before.details) == ("the customer waits", "1 held, high")
+    assert await bus.entity("account", "z-10").purge() == 1
+    await bus.entity("account", "z-10").resume()
+
+
 async def test_a_type_is_paused_once_its_name_was_typed(troubled: Place, admin: Browser) -> None:
     bus, _ = troubled
     assert (await admin.do("many.pause", type="parcel")).status_code == 422

@@ -32,6 +32,7 @@ class Broken:
     """A notifier, and its link, that hangs or fails as long as it is told to."""
 
     kinds: frozenset[NoticeKind] = frozenset({"work", "settled"})
+    settled: frozenset[str] | None = None
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -182,6 +183,12 @@ async def test_170_notifications_that_cannot_be_are_refused() -> None:
     for kinds in ((), ("works",), "settle"):
         with pytest.raises(InvalidSettings, match="kinds of notices"):
             RedisNotifier(kinds=kinds)  # type: ignore[arg-type]
+    wrong_names: list[Any] = [(), "", {""}, {7}, {Pack}]
+    for names in wrong_names:
+        with pytest.raises(InvalidSettings, match="give wire names of commands"):
+            RedisNotifier(kinds={"settled"}, settled=names)
+    with pytest.raises(InvalidSettings, match="the kind 'settled' is not told"):
+        RedisNotifier(settled={"Pack"})
     for ttl in (0.0, 0.5, -1.0, float("inf"), float("nan")):
         with pytest.raises(InvalidSettings, match="hint_ttl"):
             RedisNotifier(hint_ttl=ttl)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from starlette.exceptions import HTTPException
 
@@ -16,6 +16,7 @@ from command_bus.dashboard.visit import Fields, Visit
 from command_bus.dashboard.words import when
 from command_bus.errors import InvalidCommand, InvalidSettings
 from command_bus.messages.limits import Rate
+from command_bus.messages.policies import PRIORITIES, Priority
 from command_bus.serialization.json_forms import read_json
 
 _FOR = (
@@ -28,6 +29,7 @@ _FOR = (
 _DECIDED = {"settled": "It has ended already.", "compensating": "Its end is decided, and what it did is being undone."}
 """Why there is nothing to cancel, by the state of a command."""
 _UNTIL = Input("minutes", "How long", "choice", choices=_FOR)
+_PRIORITY = Input("priority", "Priority", "choice", "high", tuple((each, each) for each in PRIORITIES))
 
 
 def _entity(visit: Visit, fields: Fields) -> tuple[EntityScope, str]:
@@ -111,6 +113,22 @@ def _drain(to: EntityScope | Entities, visit: Visit, fields: Fields) -> Awaitabl
 
 def _resume(to: EntityScope | Entities, _: Visit, __: Fields) -> Awaitable[bool]:
     return to.resume()
+
+
+_plan_of_priority = _planned(
+    "All that waits in its line now, of {depth}, gets this priority. What runs goes on; order in the line stays, and what comes later "
+    "has its own.",
+    _PRIORITY,
+)
+
+
+async def _plan_priority(visit: Visit, fields: Fields) -> Plan:
+    plan = await _plan_of_priority(visit, fields)
+    return replace(plan, details=f"{plan.details}, {fields['priority'] or 'high'}")
+
+
+def _prioritize(to: EntityScope, _: Visit, fields: Fields) -> Awaitable[bool]:
+    return to.prioritize(cast("Priority", fields["priority"]))
 
 
 async def _purge(visit: Visit, fields: Fields) -> str:
@@ -343,6 +361,12 @@ FLEET_ACTS = {
         "operator",
         _planned("It goes on with the {depth} that it holds, unless its type or the bus is paused, or it is parked."),
         changing(_entity, _resume, " goes on", " was neither paused nor drained"),
+    ),
+    "entity.prioritize": Act(
+        "Change priority",
+        "operator",
+        _plan_priority,
+        changing(_entity, _prioritize, ": what waits has its new priority", ": nothing waits, nothing is changed"),
     ),
     "entity.purge": Act(
         "Purge",

@@ -16,7 +16,7 @@
 -- u:~<call>, u:<what>   what undoes a call, or is named by itself: a command that is sent if the handler
 --                       fails for good
 -- o:<what>   what came of a child or a signal; the first that is written stays; `!` of a child whose outcome
---            had no room
+--            had no room, and its first bytes: they tell how it ended
 -- n:<call>   the handler waits for a child no longer: its time was over. What comes of the child is written
 --            all the same
 -- z:<what>~<n>   the nth await of an operation was cut off: by which time limit, or after how many ms
@@ -69,7 +69,7 @@ local function resume(keys, name, box, message, also_tried)
   return true
 end
 
-local SMALL, NO_ROOM = 4096, '!'  -- transport/ports/durable.py has both
+local SMALL, NO_ROOM, HEAD = 4096, '!', 64  -- transport/ports/durable.py has the first two
 
 -- Return what is kept of what arrives. An outcome of some size takes room, which is counted here: they come
 -- from many workers. What undoes is not bounded.
@@ -79,7 +79,7 @@ local function kept_of(side, field, value)
   end
   local room = tonumber(redis.call('HGET', side, 'b'))
   if not room then return value end
-  if room < #value then return NO_ROOM end
+  if room < #value then return NO_ROOM .. string.sub(value, 1, HEAD) end
   redis.call('HSET', side, 'b', string.format('%.0f', room - #value))
   return value
 end
