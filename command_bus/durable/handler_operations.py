@@ -78,6 +78,9 @@ class HandlerOperations:
 
     def call_packed(self, out: OutgoingMessage, undo: OutgoingMessage | None, key: str) -> Durable[Any]:
         out.given_id = True  # its outcome is remembered, should it not reach the caller
+        for each in (out, undo):
+            if each is not None:
+                self._run.tools.children.keep_end(each)
         return self._called(Call(self._run, out, Any, None, undo, key=key), out)
 
     def _called(self, made: Call, out: OutgoingMessage) -> Durable[Any]:

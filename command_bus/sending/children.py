@@ -18,7 +18,7 @@ from command_bus.sending.follow_ups import while_away
 from command_bus.sending.results import ResultReader
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
-from command_bus.serialization.envelope_options import RETURN
+from command_bus.serialization.envelope_options import HISTORY, RETURN
 from command_bus.serialization.limits import reading_limits
 from command_bus.session import Session
 from command_bus.transport.mailboxes import free_mailbox, mailbox_label, stands_in
@@ -74,6 +74,13 @@ class Children:
             raise InvalidCommand(f"{out.name!r} has a unique key, which a durable call does not know: use context.dispatch")
         out.given_id = True  # its outcome is remembered, should it not reach the caller
         return out
+
+    def keep_end(self, out: OutgoingMessage) -> None:
+        """Give a command that was packed without a bus the history of this one, unless it has one, or (None) wants none."""
+        if HISTORY.letter not in out.options:
+            HISTORY.put(out.options, self.session.settings.history_of(None, out.entity_type))
+        elif out.options[HISTORY.letter] is None:
+            del out.options[HISTORY.letter]
 
     def digest_of(self, out: OutgoingMessage) -> bytes:
         """Return the digest of a command that is called, 8 bytes (see `equality`)."""

@@ -15,6 +15,7 @@ from command_bus.messages.policies import Priority
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.sending.envelope_builder import message_of
 from command_bus.sending.options import give
+from command_bus.serialization.envelope_options import HISTORY
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for
 from command_bus.spelling import shown
@@ -53,7 +54,7 @@ def node(
 
     Args:
         command: What is called.
-        undo: A command that is sent if a later node fails, and this one completed; in reverse order.
+        undo: A command that is sent if the workflow fails, and this one completed or failed after a start; in reverse order.
         takes: In a chain: the field that gets the result of the node before.
         retry: As for `CommandBus.dispatch`.
         attempt_timeout: As for `CommandBus.dispatch`.
@@ -234,6 +235,8 @@ def _of_message(message: Message[Any], options: DispatchOptions) -> PackedNode:
     spec = type(message).spec()
     if spec.unique is not None:
         raise InvalidCommand(f"{spec.name!r} has a unique key, which a call does not know")
+    if spec.others:
+        raise InvalidCommand(f"{spec.name!r} stands in the lines of several entities: let a handler dispatch it")
     if spec.limits:
         check_costs(spec.limits, message)
     entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
@@ -243,6 +246,8 @@ def _of_message(message: Message[Any], options: DispatchOptions) -> PackedNode:
         out.tenant = tenant_of(getattr(message, spec.fair_by, None))
     kept = None if spec.history is None else history_of(spec.history)
     out = give(out, cast("DispatchOptions", {name: value for name, value in options.items() if value is not None}), kept)
+    if (spec.history if options.get("history") is None else options.get("history")) is False:
+        out.options[HISTORY.letter] = None  # not what the settings of the worker say
     return PackedNode(
         name=out.name, entity_type=out.entity_type, entity_id=out.entity_id, payload=out.payload, options=out.options,
         at_most_once=out.at_most_once, priority=out.priority, tenant=out.tenant, headers=out.headers,

@@ -264,7 +264,25 @@ async def test_a_large_group_goes_in_pages(sandbox: Sandbox, seen: Seen) -> None
     assert len(seen["render"]) == 600
 
 
+async def test_nodes_have_the_history_of_their_class_or_else_of_the_bus(sandbox: Sandbox, seen: Seen) -> None:
+    del seen
+    async with sandbox.bus(history="1 day") as bus, bus.worker():
+        nodes = [node(Reserve(stock="s-1"), undo=Release(stock="s-1")), node(Bind(book="b-1"), history=False)]
+        with pytest.raises(CommandRejected, match="unlucky"):
+            await bus.call(chain(*nodes, node(Render(page="1", number=13), history="2 days")), timeout=20)
+        ends = (await bus.history.search()).entries
+        assert sorted(each.name for each in ends) == ["Release", "Render", "Reserve", "command_bus.Chain"]
+    async with sandbox.bus(history=None) as bus, bus.worker():
+        await bus.call(chain(Reserve(stock="s-2"), node(Bind(book="b-2"), history="1 day")), timeout=20)
+        ends = (await bus.history.search()).entries
+        assert [each.name for each in ends if each.entity_id in ("s-2", "b-2")] == ["Bind"]
+
+
 def test_bad_input() -> None:
+    class Both(Command[None], entity="page"):
+        one: EntityId
+        two: EntityId
+
     class Happened(Event, entity="page"):
         page: EntityId
 
@@ -278,6 +296,8 @@ def test_bad_input() -> None:
         (lambda: chain(good, "x"), "node 2: 'x' is no command"),  # type: ignore[call-overload]
         (lambda: chain(good, Happened(page="1")), "node 2: .*Happened is an event"),
         (lambda: chain(Folded(page="1")), "node 1: 'Folded' has a unique key"),
+        (lambda: chain(good, Both(one="1", two="2")), "node 2: 'Both' stands in the lines of several entities"),
+        (lambda: chain(node(good, undo=Both(one="1", two="2"))), "node 1: 'Both' stands in the lines"),
         (lambda: chain(node(good, takes="nope")), "node 1: Bind has no field 'nope'"),
         (lambda: group([good]).then(good, takes="nope"), "the chord: Bind has no field 'nope'"),
         (lambda: chain(node(Ask(stock="1"), undo=Release(stock="1"))), "is a query"),
