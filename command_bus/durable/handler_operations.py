@@ -86,6 +86,9 @@ class HandlerOperations:
                 "return less, or of a group the counts only, by results=False"
             )
         out.given_id = True  # its outcome is remembered, should it not reach the caller
+        for each in (out, undo):
+            if each is not None:
+                self._run.tools.children.keep_end(each)
         if across is not None:
             return self._called(HeldCall(self._run, *self._run.tools.children.part_behind(out, across), key), out)
         return self._called(Call(self._run, out, Any, None, undo, key=key, counts=counts), out)

@@ -19,7 +19,7 @@ from command_bus.sending.results import ResultReader
 from command_bus.sending.several import entities_of, part_of
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import ENCRYPTED, WireEnvelope, unpack_envelope
-from command_bus.serialization.envelope_options import RETURN
+from command_bus.serialization.envelope_options import HISTORY, RETURN
 from command_bus.serialization.limits import reading_limits
 from command_bus.session import Session
 from command_bus.transport.mailboxes import envelope_in, free_mailbox, mailbox_label, pack_entry, stands_in, unpack_entry
@@ -80,6 +80,13 @@ class Children:
         """Return what stands for a command in its lines of the next shard behind that of its caller, and a mailbox of the last shard."""
         shard_of, lines = self.session.transport.shard_of, [self.builder.mailbox_of(*each) for each in entities_of(out)]
         return part_of(out, [*map(shard_of, lines)], shard_of(self.mailbox), across), max(lines, key=shard_of)
+
+    def keep_end(self, out: OutgoingMessage) -> None:
+        """Give a command that was packed without a bus the history of this one, unless it has one, or (None) wants none."""
+        if HISTORY.letter not in out.options:
+            HISTORY.put(out.options, self.session.settings.history_of(None, out.entity_type))
+        elif out.options[HISTORY.letter] is None:
+            del out.options[HISTORY.letter]
 
     def digest_of(self, out: OutgoingMessage) -> bytes:
         """Return the digest of a command that is called, 8 bytes (see `equality`)."""

@@ -140,7 +140,7 @@ def _with_options(left: Settlement, envelope: WireEnvelope, outcome: Outcome, st
     has_caller = waits is None or status != "parked"
     return Settlement(  # not by `replace`, which takes as long as all else here
         envelope.command_id,
-        left.mark,
+        left.mark if has_caller else b"",  # it waits still, for its caller and for who looks for a lost outcome
         left.mark_ms if waits is None else max(left.mark_ms, _CHILD_MS),
         left.inbox if has_caller else "",
         left.reply if has_caller else b"",

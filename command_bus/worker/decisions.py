@@ -357,7 +357,7 @@ class Decisions:
         """
         if isinstance(error, BadResult) and run.handler.process is not None:
             return self.completed(run, error)
-        if isinstance(error, HandlerCrashed) and run.envelope.flags & AT_MOST_ONCE:
+        if isinstance(error, HandlerCrashed) and run.policy.delivery == "at_most_once":
             return self.interrupted(run.started, error.message)
         policy, durable = run.policy.retry, run.durable
         lasts = isinstance(error, GiveUp | BadStep | BadState | CallCycle | InboxConflict) or (

@@ -15,6 +15,7 @@ from command_bus.messages.policies import Priority
 from command_bus.messages.retry_policy import RetryPolicy
 from command_bus.sending.envelope_builder import encoded_message
 from command_bus.sending.options import give
+from command_bus.serialization.envelope_options import HISTORY
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for
 from command_bus.spelling import shown
@@ -52,7 +53,7 @@ def node(
 
     Args:
         command: What is called.
-        undo: A command that is sent if a later node fails, and this one completed; in reverse order.
+        undo: A command that is sent if the workflow fails, and this one completed or failed after a start; in reverse order.
         takes: In a chain: the field that gets the result of the node before.
         retry: As for `CommandBus.dispatch`.
         attempt_timeout: As for `CommandBus.dispatch`.
@@ -239,6 +240,8 @@ def _of_message(message: Message[Any], options: DispatchOptions) -> PackedNode:
     out = encoded_message(message, payload, at_most_once=spec.delivery == "at_most_once")
     kept = None if spec.history is None else history_of(spec.history)
     out = give(out, cast("DispatchOptions", {name: value for name, value in options.items() if value is not None}), kept)
+    if (spec.history if options.get("history") is None else options.get("history")) is False:
+        out.options[HISTORY.letter] = None  # not what the settings of the worker say
     return PackedNode(**PackedNode.facts_of(out))
 
 

@@ -20,6 +20,7 @@ from tests.chaos.feature_rules import (
     rate_kept,
     state_agrees,
 )
+from tests.chaos.flow_rules import flow_ended, flow_undone
 from tests.chaos.history import History
 from tests.chaos.journey_rules import call_once, journey_ended, signals_seen, steps_agree
 from tests.chaos.line_rules import effects_in_order, fences_grow, no_overlap, nothing_after_its_lease, order
@@ -56,6 +57,8 @@ RULES: tuple[Rule, ...] = (
     state_agrees,
     mirrored,
     moved_in_both,
+    flow_ended,
+    flow_undone,
     steps_agree,
     call_once,
     journey_ended,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tests.chaos.facts import PLANNED_ENDS, Facts, Violation
+from tests.chaos.flows import FLOW
 from tests.chaos.messages import expected_value
 
 __all__ = ["effects_once", "interruptions_explained", "not_twice", "nothing_lost", "outcomes_true"]
@@ -19,7 +20,9 @@ def not_twice(facts: Facts) -> Iterator[Violation]:
         if starts[0].once and len(starts) > 1:
             yield Violation("at most once", starts[0].entity, f"{command} was started {len(starts)} times", starts[1].at)
         for first, second in pairwise(starts):
-            if second.attempt <= first.attempt and not (command in facts.journeys or facts.runs_with_others(command)):
+            if second.attempt <= first.attempt and not (
+                command in facts.journeys or facts.is_parked_first(command) or facts.runs_with_others(command)
+            ):
                 text = f"{command} was started again as attempt {second.attempt}, after {first.attempt}"
                 yield Violation("run twice", first.entity, text, second.at)
 
@@ -76,8 +79,8 @@ def outcomes_true(facts: Facts) -> Iterator[Violation]:
         entity = facts.entity_of(command)
         if not entity:
             yield Violation("outcome", "", f"{command} is known to the server, and nobody asked for it")
-        elif command in facts.journeys and outcome not in ("completed", "rejected"):
-            pass  # `nothing_lost` and `journey_ended` decide
+        elif facts.asked[command][0].kind == FLOW or (command in facts.journeys and outcome not in ("completed", "rejected")):
+            pass  # `nothing_lost`, `flow_ended` and `journey_ended` decide
         elif problem := _untrue(facts, command, outcome):
             yield Violation(
                 "outcome", entity, f"{command} {problem}", facts.by_id[command][-1].at if command in facts.by_id else 0.0

@@ -83,6 +83,10 @@ class Facts:
         """Return whether a command may run in one call with those behind it: a run that is lost counts for none of them."""
         return "batches" in self.history.features and self.asked[command_id][0].kind == "Tally"
 
+    def is_parked_first(self, command_id: str) -> bool:
+        """Return whether a command is a node that parks, and is replayed: its attempts begin again."""
+        return command_id in self.by_id and self.by_id[command_id][0].entity.startswith("shelf:")
+
     def started_at(self, command_id: str, fence: int) -> float:
         """Return when a run started; 0.0 if no process recorded it."""
         return next((start.at for start in self.by_id.get(command_id, ()) if start.fence == fence), 0.0)

@@ -4,8 +4,8 @@ Limits: a rate for starts of accounts, places for lines. Schedules: some tickers
 lines replace the one of their key that still waits. Priorities: commands that are sent alone have one by chance; no rule of their own, since
 order and delivery are to be as without. History: the end of every command is kept. Durable: journeys, whose handlers take steps, call other
 entities, wait and compensate; with limits, only some run at a time. State: tallies count in the state of their entity. Batches: neighbours of
-a tally run in one call. Publication: each `Apply` of a line publishes an event, which two subscriptions put into the ledger. Several: moves between
-vaults stand in the lines of both. Across: these are in two shards.
+a tally run in one call. Publication: each `Apply` of a line publishes an event, which two subscriptions put into the ledger. Workflows: chains,
+groups and chords of errands. Several: moves between vaults stand in the lines of both. Across: these are in two shards.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ FEATURES: Final = (
     "state",
     "batches",
     "publication",
+    "workflows",
     "several",
     "across",
 )

@@ -7,6 +7,7 @@ has another value, and all runs must see the one that was stored.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from command_bus import (
 from command_bus.durable.run_tools import RunLost
 from command_bus.errors import CommandOutcomeError
 from command_bus.messages.durable import Suspended
+from tests.chaos.flows import Shelve, told
 from tests.chaos.history import Effect, Recorder
 from tests.chaos.journeys import Errand, Journey, Stage, TakeBack, errand_for, route_of, take_back_for
 from tests.chaos.ledger import Fenced, Ledger
@@ -49,13 +51,24 @@ def declare_journeys(
 ) -> None:
     """Declare the handlers of journeys; `errand` runs the plain commands that they call."""
 
+    def called(command: Errand | Shelve, context: CommandContext) -> None:
+        recorder.note("errand", id=context.command_id, journey=command.journey, key=command.key, undoes=False)
+        if command.got is not None:
+            got = json.dumps(told(command.got))
+            recorder.note("saw", id=command.journey, fence=context.fence, key=f"{command.key}<", value=got)
+
     @registry.handles(Journey)
     async def travel(command: Journey, context: DurableContext) -> int:
         return await _Traveller(recorder, ledger, command, context).run()
 
     @registry.handles(Errand)
     async def run_errand(command: Errand, context: CommandContext) -> int:
-        recorder.note("errand", id=context.command_id, journey=command.journey, key=command.key, undoes=False)
+        called(command, context)
+        return await errand(command, context)
+
+    @registry.handles(Shelve)
+    async def run_shelve(command: Shelve, context: CommandContext) -> int:
+        called(command, context)
         return await errand(command, context)
 
     @registry.handles(TakeBack)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from command_bus import Command, EntityId
 from tests.chaos.messages import UNTIL_DONE
@@ -72,6 +72,8 @@ class Errand(Command[int], entity="errand", retry=UNTIL_DONE):
     key: str
     plan: str = ""
     busy: float = 0.0
+    got: Any = None
+    """As a node of a workflow: what came to be before it."""
 
 
 class TakeBack(Command[int], entity="undo", retry=UNTIL_DONE):

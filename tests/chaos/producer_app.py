@@ -38,6 +38,7 @@ from command_bus import (
 )
 from command_bus.messages.policies import Priority
 from tests.chaos.features import LATEST, tallies
+from tests.chaos.flows import FlowLoad
 from tests.chaos.history import Recorder
 from tests.chaos.journey_load import JourneyLoad
 from tests.chaos.messages import Apply, Late, Move, Once, Steady, Tally, Withdraw
@@ -289,7 +290,7 @@ async def main() -> None:
     own = entities_of(plan, producer)
     asked: dict[str, list[Item]] = defaultdict(list)
     for spec in before["open"]:
-        if spec["entity"].startswith("journey:"):
+        if spec["entity"].startswith(("journey:", "flow:")):
             continue
         asked[spec["entity"]].append(Item(**spec))
     rng = random.Random(f"{plan.seed} {name}")
@@ -307,6 +308,8 @@ async def main() -> None:
             writers.create_task(_run(Writer(bus, recorder, plan, rng, numbers, []), again, pace, stopping))
         if "durable" in plan.features:
             writers.create_task(JourneyLoad(bus, recorder, plan, name, before).run(stopping))
+        if "workflows" in plan.features:
+            writers.create_task(FlowLoad(bus, recorder, plan, name, before).run(stopping))
 
 
 async def _run(writer: Writer, again: list[Item], pace: Pace, stopping: asyncio.Event) -> None:

@@ -17,6 +17,7 @@ from tests.chaos import servers
 from tests.chaos.faults import FaultContext, lift_limit
 from tests.chaos.features import tallies, tickers
 from tests.chaos.fleet import Fleet
+from tests.chaos.flows import replay_parked
 from tests.chaos.history import Final, History, Recorder, read_events
 from tests.chaos.journey_load import tell_the_rest
 from tests.chaos.ledger import Ledger
@@ -48,6 +49,7 @@ async def run(plan: Plan) -> tuple[History, dict[str, str]]:
             watchers = [
                 asyncio.create_task(watch(context), name="chaos watch"),
                 asyncio.create_task(progress(context, nemesis, plan.seconds), name="chaos progress"),
+                asyncio.create_task(replay_parked(context.bus), name="chaos replays"),
             ]
             await nemesis.run(plan.seconds)
             final = await _settle(context)

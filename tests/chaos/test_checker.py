@@ -13,6 +13,7 @@ from tests.chaos.checker import RULES, check
 from tests.chaos.excuses import Excuses
 from tests.chaos.facts import Facts
 from tests.chaos.features import FEATURES, PLACES, RATE, tick_number
+from tests.chaos.flow_breakages import FLOW_BREAKS, with_flows
 from tests.chaos.history import Asked, Called, Effect, Ended, Fault, Final, History, Recorder, Refused, Started, read_events
 from tests.chaos.journey_breakages import EXCUSED, JOURNEY_BREAKS, with_journey
 from tests.chaos.messages import expected_value
@@ -325,6 +326,7 @@ def test_a_sound_history_is_clean() -> None:
     assert check(sound()) == []
     assert check(with_journey(sound())) == []
     assert check(with_run(sound())) == []
+    assert check(with_flows(sound())) == []
     mirrored = sound()
     with_mirrors(mirrored)
     assert check(mirrored) == []
@@ -354,6 +356,13 @@ def test_a_broken_promise_to_a_run_is_reported(rule: str, breaks: Callable[[Hist
     assert rule in {found.rule for found in check(history)}
 
 
+@pytest.mark.parametrize(("rule", "breaks"), FLOW_BREAKS, ids=[breaks.__name__ for _, breaks in FLOW_BREAKS])
+def test_a_broken_promise_to_a_workflow_is_reported(rule: str, breaks: Callable[[History], None]) -> None:
+    history = with_flows(sound())
+    breaks(history)
+    assert rule in {found.rule for found in check(history)}
+
+
 @pytest.mark.parametrize(("rule", "breaks", "faults", "is_excused"), EXCUSED)
 def test_only_a_failover_in_between_takes_something_of_a_journey(
     rule: str, breaks: Callable[[History], None], faults: list[Fault], is_excused: bool
@@ -366,8 +375,8 @@ def test_only_a_failover_in_between_takes_something_of_a_journey(
 
 def test_every_rule_is_broken_here() -> None:
     silent = set(RULES)
-    for _, breaks in [*BREAKS, *JOURNEY_BREAKS, *RUN_BREAKS]:
-        history = with_journey(sound())
+    for _, breaks in [*BREAKS, *JOURNEY_BREAKS, *RUN_BREAKS, *FLOW_BREAKS]:
+        history = with_flows(with_journey(sound()))
         breaks(history)
         silent -= {rule for rule in RULES if list(rule(Facts(history)))}
     assert not silent

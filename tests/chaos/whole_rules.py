@@ -67,18 +67,20 @@ def sums(facts: Facts) -> Iterator[Violation]:
     final, counters = facts.final, facts.final.counters
     marks = Counter(final.outcomes.values())
     pairs = [("accepted", counters.get("accepted", 0), len(final.outcomes))]
+    parked = sum(facts.is_parked_first(command) and "raise" in hows for command, hows in facts.hows.items())
+    replayed = min(max(counters.get("dead_lettered", 0) - len(final.letters), 0), parked)  # each counted as a letter, too
     lapsed = marks["expired"] - sum(reason == "expired" for _, reason in final.letters)
     pairs += [
         ("completed", counters.get("completed", 0), marks["completed"]),
         ("rejected", counters.get("rejected", 0), marks["rejected"]),
         ("expired", counters.get("expired", 0), lapsed),
-        ("dead-lettered", counters.get("dead_lettered", 0), len(final.letters)),
+        ("dead-lettered", counters.get("dead_lettered", 0) - replayed, len(final.letters)),
         ("dead letters", len(final.letters), len({command for command, _ in final.letters})),
         ("failed", sum(reason == "failed" for _, reason in final.letters), marks["failed"]),
         ("interrupted", sum(reason == "interrupted" for _, reason in final.letters), marks["interrupted"]),
     ]
     settled = sum(counters.get(name, 0) for name in ("completed", "rejected", "expired", "dead_lettered")) + marks["cancelled"]
-    pairs.append(("dispatched", counters.get("accepted", 0), settled + counters.get("depth", 0)))
+    pairs.append(("dispatched", counters.get("accepted", 0), settled - replayed + counters.get("depth", 0)))
     for name, counted, found in pairs:
         if counted != found:
             yield Violation("sums", "", f"{name}: {counted} by the counters, {found} found")

@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from command_bus import CommandBus, CommandBusError, CommandContext, HandlerRegistry, Reject
 from tests.chaos.features import SUBSCRIPTIONS, declare, tick_number
+from tests.chaos.flows import Shelve
 from tests.chaos.history import Effect, Recorder
 from tests.chaos.journey_app import declare_journeys
 from tests.chaos.journeys import Errand, TakeBack
@@ -48,7 +49,9 @@ from tests.chaos.plan import Plan, bus_options
 __all__ = ["Handlers", "die_with_parent", "watch_for_gaps"]
 
 _TICK, _GAP = 0.1, 0.3
-_Asynchronous = Apply | Applied | Once | Late | Withdraw | Deposit | Order | Parcel | Tick | Tally | Move | Errand | TakeBack
+_Asynchronous = (
+    Apply | Applied | Once | Late | Withdraw | Deposit | Order | Parcel | Tick | Tally | Move | Errand | TakeBack | Shelve
+)
 
 
 class PlannedFailure(Exception):
@@ -119,7 +122,7 @@ class Handlers:
 
     def _declare(self, registry: HandlerRegistry, features: tuple[str, ...]) -> None:
         declare(registry, features)
-        if "durable" in features:
+        if {"durable", "workflows"} & {*features}:
             declare_journeys(registry, self.recorder, self.ledger, self.run)
         self._declare_tallies(registry, features)
         if {"several", "across"} & {*features}:
@@ -186,6 +189,9 @@ class Handlers:
                 await self._order(command, context)
             elif isinstance(command, TakeBack):
                 _fail_as_planned(command.plan, context.attempt)
+            elif isinstance(command, Shelve):
+                if await self.ledger.is_first_time(context.command_id):
+                    raise Poison("until it is replayed")
             elif not isinstance(command, Deposit | Parcel | Tick | Applied):
                 if command.plan == "block":
                     self._block(command.busy)
@@ -311,13 +317,13 @@ class Handlers:
 def _number_of(command: Steady | _Asynchronous, context: CommandContext) -> int:
     if isinstance(command, Tick):
         return tick_number(context.command_id)
-    return -1 if isinstance(command, Deposit | Errand | TakeBack) else command.number
+    return -1 if isinstance(command, Deposit | Errand | TakeBack | Shelve) else command.number
 
 
 def _value(command: Steady | _Asynchronous, effect: Effect) -> int | None:
     if isinstance(command, Applied):
         return None
-    return effect.fence if isinstance(command, Errand | TakeBack) else expected_value(effect.number)
+    return effect.fence if isinstance(command, Errand | TakeBack | Shelve) else expected_value(effect.number)
 
 
 async def _shot() -> None:

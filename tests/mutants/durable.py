@@ -105,4 +105,11 @@ DURABLE = (
         "        if not self._tasks:\n            return\n        began",
         "        return\n        began",
     ),
+    Mutant(
+        "a parked call leaves the mark of its failure",
+        "transport/retention.py",
+        '        left.mark if has_caller else b"",',
+        "        left.mark,",
+        "tests/conformance/durable/test_durable_circles.py::test_a_parked_call_is_not_taken_for_one_that_has_ended",
+    ),
 )

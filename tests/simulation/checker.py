@@ -266,9 +266,10 @@ def twice(history: History) -> Broken:
                 or history.sent[name].replays
             ):
                 continue
+            together = (run.id for run in history.executions if run is one or run.is_with(one))
             if (
-                history.was_aborted(one) or name in history.follow_ups
-            ):  # its end was not what counted, or may not have been known yet
+                history.was_aborted(one) or not history.follow_ups.keys().isdisjoint(together)
+            ):  # its end was not what counted, or may not have been known yet: with a state, what one of a call sends holds up all
                 continue
             if not _taken_over(history, one, other.began):
                 yield one.entity, f"{name} {one.how} (attempt {one.attempt}), and was started again while its lease was held"

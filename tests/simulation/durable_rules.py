@@ -17,7 +17,7 @@ def durable(history: History) -> Broken:
     starts = of_commands(history)
     for journey in history.journeys.values():
         texts = [*_ended(history, journey, starts), *_one_result(journey), *_calls(journey, starts), *_undone(journey, starts)]
-        texts += [*_undone_after(journey, starts), *_over(history, journey)]
+        texts += [*_undone_after(history, journey, starts), *_over(history, journey)]
         yield from ((journey.entity, f"{journey.tag}: {text}") for text in texts)
     if not history.jumps:
         yield from _in_line(history)
@@ -98,14 +98,24 @@ def _undone_as_done(journey: Journey, key: str, runs: list[Execution], *, is_und
         yield f"{key} was not done, and undone"
 
 
-def _undone_after(journey: Journey, starts: dict[str, list[Execution]]) -> Iterator[str]:
-    """Yield calls that ran, or began, once the first was undone: what undoes comes after all that the handler has called."""
+def _undone_after(history: History, journey: Journey, starts: dict[str, list[Execution]]) -> Iterator[str]:
+    """Yield calls that ran, or began, once the first was undone: what undoes comes after all that the handler has called.
+
+    The last run of a command may be lost with its lease: another worker gives it up, and the run ends when its worker wakes.
+    """
     if (undone := journey.undone_at) is None:
         return
     for key in sorted(journey.calls):
         for run in starts.get(key, []):
-            if run.began > undone or (run is starts[key][-1] and run.ended is not None and run.ended > undone):
+            still_ran = run is starts[key][-1] and run.ended is not None and run.ended > undone
+            if run.began > undone or (still_ran and not _was_taken(history, run, undone)):
                 yield f"it was undone from {undone:.3f} on, and the call {key} ran from {run.began:.3f} to {run.ended}"
+
+
+def _was_taken(history: History, run: Execution, until: float) -> bool:
+    """Return whether another worker had taken the entity of a run by then."""
+    mine = (f"item:{run.entity}", run.worker)
+    return any((claim.entity, claim.old) == mine and run.began <= claim.at <= until for claim in history.claims)
 
 
 def _over(history: History, journey: Journey) -> Iterator[str]:

@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
-from command_bus import CallCycle, Command, CommandContext, CommandFailed, CommandInterrupted, DurableContext, EntityId
+from command_bus import (
+    CallCycle,
+    Command,
+    CommandContext,
+    CommandFailed,
+    CommandInterrupted,
+    CommandTimeout,
+    DurableContext,
+    EntityId,
+)
 from command_bus.durable import run
 from command_bus.transport.redis.maintenance import suspended_work
 from tests.conformance.conftest import Sandbox
-from tests.conformance.durable.durable_shop import Flow, Reserve, Shop
+from tests.conformance.durable.durable_shop import Charge, Flow, Reserve, Shop
 from tests.conformance.put_service import until
 
 
@@ -256,6 +265,41 @@ async def test_an_outcome_that_was_lost_is_found_by_a_run_that_stays(
             await client.hset(key, mapping=calls)
             assert await bus.result("o-1", Flow, timeout=10) == [1, 2]
         await client.aclose()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_parked_call_is_not_taken_for_one_that_has_ended(
+    sandbox: Sandbox, shop: Shop, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked for when its caller has waited for long, and when the connection for replies was lost."""
+    monkeypatch.setattr(suspended_work, "_EVERY", 0.1)
+    monkeypatch.setattr(suspended_work, "_LOST_AFTER_MS", 100)
+    ended: list[str] = []
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        try:
+            return await context.call(Charge(account="a-1", fails=True))
+        except CommandFailed as error:
+            ended.append(error.message)
+            raise
+
+    async with sandbox.bus(shards=shards) as bus, bus.worker():
+        receipt = await bus.dispatch(Flow(order="o-1"), command_id="o-1")
+        letter = await until(lambda: _letter(bus))
+        await shop.suspended()
+        await asyncio.sleep(1.5)
+        assert (await bus.commands.status(letter.command_id)).state == "parked"
+        with pytest.raises(CommandTimeout, match="not settled yet"):
+            await bus.result(letter.command_id, Charge, timeout=0)
+        shop.refusals = 1
+        await bus.dead_letters.replay(letter.id)
+        assert await receipt.result(timeout=10) == 5
+    assert ended == []
+
+
+async def _letter(bus: Any) -> Any:
+    return next(iter([letter async for letter in bus.dead_letters.list()]), None)
 
 
 async def test_a_call_that_is_nowhere_is_told_to_be_lost(sandbox: Sandbox, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,6 +264,20 @@ async def test_a_large_group_goes_in_pages(sandbox: Sandbox, seen: Seen) -> None
     assert len(seen["render"]) == 600
 
 
+async def test_nodes_have_the_history_of_their_class_or_else_of_the_bus(sandbox: Sandbox, seen: Seen) -> None:
+    del seen
+    async with sandbox.bus(history="1 day") as bus, bus.worker():
+        nodes = [node(Reserve(stock="s-1"), undo=Release(stock="s-1")), node(Bind(book="b-1"), history=False)]
+        with pytest.raises(CommandRejected, match="unlucky"):
+            await bus.call(chain(*nodes, node(Render(page="1", number=13), history="2 days")), timeout=20)
+        ends = (await bus.history.search()).entries
+        assert sorted(each.name for each in ends) == ["Release", "Render", "Reserve", "command_bus.Chain"]
+    async with sandbox.bus(history=None) as bus, bus.worker():
+        await bus.call(chain(Reserve(stock="s-2"), node(Bind(book="b-2"), history="1 day")), timeout=20)
+        ends = (await bus.history.search()).entries
+        assert [each.name for each in ends if each.entity_id in ("s-2", "b-2")] == ["Bind"]
+
+
 def test_bad_input() -> None:
     class Happened(Event, entity="page"):
         page: EntityId

@@ -24,12 +24,14 @@ from command_bus import (
     CommandInterrupted,
     CommandRejected,
     EntityId,
+    EntityPolicy,
     EntityState,
     HandlerRegistry,
     ProcessContext,
     RegistrationError,
 )
 from command_bus.testing import TestBus
+from command_bus.workflows import chain
 from tests.conformance.conftest import Sandbox
 from tests.conformance.processes.handlers import Again, Careful, Compute, Doubled, Slow, Told, registry
 from tests.conformance.put_service import until
@@ -207,6 +209,14 @@ async def test_at_most_once_is_never_run_again(own: Sandbox) -> None:
         with pytest.raises(CommandInterrupted, match="SIGKILL"):
             await bus.call(Careful(sheet="s-1", how="is killed"), timeout=20)
         assert await bus.call(Careful(sheet="s-1", value=1), timeout=20) == 2
+
+
+async def test_at_most_once_by_the_worker_s_policy_holds_for_what_was_sent_without_it(own: Sandbox) -> None:
+    policies = {"sheet": EntityPolicy(delivery="at_most_once")}
+    async with own.bus(entities=policies) as bus, bus.worker():
+        with pytest.raises(CommandRejected) as caught:
+            await bus.call(chain(Compute(sheet="s-1", how="is killed")), timeout=20)
+        assert caught.value.details["code"] == "interrupted"
 
 
 async def test_a_child_is_replaced_after_so_many_calls_and_ends_with_its_worker(own: Sandbox) -> None:
