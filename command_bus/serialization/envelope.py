@@ -104,6 +104,12 @@ class WireEnvelope:
         return self.command_id if across is None else across.command_id
 
     @property
+    def first_entity(self) -> tuple[str | None, str | None]:
+        """Type and id of the first entity of the whole."""
+        across = ACROSS.of(self.options)
+        return (self.entity_type, self.entity_id) if across is None else across.entities[0]
+
+    @property
     def others(self) -> Sequence[tuple[str, str]]:
         """The further entities of the whole, with types."""
         across = ACROSS.of(self.options)

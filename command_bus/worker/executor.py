@@ -495,13 +495,13 @@ class Executor:
         return Lending(self.slots, self.threads, beyond=running.lends_beyond, loop=self._loop)
 
     def _context(self, run: Runnable) -> CommandContext:
-        envelope, remaining = run.envelope, run.remaining
+        envelope, remaining, (entity_type, entity_id) = run.envelope, run.remaining, run.envelope.first_entity
         kind = CommandContext if run.durable is None else partial(DurableContext, _operations=HandlerOperations(run.durable))
         return kind(
             command_id=envelope.dispatched_id,
             name=envelope.name,
-            entity_type=envelope.entity_type,
-            entity_id=envelope.entity_id,
+            entity_type=entity_type,
+            entity_id=entity_id,
             attempt=run.started.attempt,
             fence=int(run.started.fence),
             deadline=None if remaining is None else mono() + remaining,

@@ -62,6 +62,7 @@ def moves(sandbox: Sandbox, log: Log) -> Log:
         ):
             if command.note == "rejected":
                 raise Reject("too much", code="too_much", details={"most": 5})
+            assert context.entity_id == command.entity_id()
             return f"{command.note} {context.command_id}"
 
     for each in (Move, Drop, Round):
