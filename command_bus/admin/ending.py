@@ -14,7 +14,7 @@ from command_bus.durable.undo import unpack_ending
 from command_bus.errors import CommandTimeout
 from command_bus.sending.waiting import WaitingCommands
 from command_bus.serialization.envelope import WireEnvelope, unpack_envelope
-from command_bus.serialization.envelope_options import DURABLE
+from command_bus.serialization.envelope_options import DURABLE, OTHERS
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.reply import Cancelled, unpack_reply
 from command_bus.session import OnSession, Session
@@ -45,12 +45,16 @@ class Aborting(OnSession):
         deadline = mono() + checked_seconds("wait", wait)
         label = mailbox_label(self._mailbox)
         attempt = await self._interrupts.running(self._mailbox)
+        if attempt is None and (home := (await self._operator.entities.look(self._mailbox)).home):
+            self._mailbox = home  # a command of several entities runs there
+            attempt = await self._interrupts.running(home)
         if attempt is None:
             return AbortReport("nothing", label)
         envelope = self._read(attempt)
-        if (envelope.entity_type, envelope.entity_id) not in (self._entity, (None, None)):
+        entities = ((envelope.entity_type, envelope.entity_id), *OTHERS.of(envelope.options))
+        if self._entity not in entities and entities[0] != (None, None):
             return AbortReport("nothing", label)
-        report = await self._described(AbortReport("unanswered", label), attempt, envelope)
+        report = await self._described(AbortReport("unanswered", mailbox_label(self._mailbox)), attempt, envelope)
         kind: Kind = "abandon" if force else "abort"
         asked = Interrupt(kind, attempt.id, attempt.now_ms, by, reason)
         await self._interrupts.request(self._mailbox, asked)

@@ -13,11 +13,12 @@ from command_bus.errors import UnknownDeadLetter
 from command_bus.messages.event import handles
 from command_bus.serialization.announcements import WorkerStatus
 from command_bus.serialization.envelope import unpack_envelope
-from command_bus.serialization.envelope_options import UNIQUE
+from command_bus.serialization.envelope_options import OTHERS, UNIQUE
 from command_bus.serialization.limits import Undecodable, reading_limits
 from command_bus.serialization.odd_values import stored_number
 from command_bus.serialization.protection import readable_payload
 from command_bus.session import Session
+from command_bus.transport.mailboxes import mailbox_name
 from command_bus.transport.records import StoredEntity
 
 
@@ -61,7 +62,22 @@ async def details_of(session: Session, mailbox: str, count: int, scan: int | Non
         waiting=(*line[1:], *delayed[: max(wanted, 0)]),
         letter=await _letter(session, entity),
         handlers=sum(worker.alive and handles(worker.commands, head.name) for worker in workers) if head and head.name else None,
+        waits_for=await _waits_for(session, stored, found.entries[0][1], now_ms) if head and entity.state == "blocked" else (),
     )
+
+
+async def _waits_for(session: Session, home: StoredEntity, raw: bytes, now_ms: int) -> tuple[EntityInfo, ...]:
+    """Return the further entities of the command at the head of a blocked home that have something else to do first, or are paused."""
+    if home.home:
+        return ()
+    try:
+        others = OTHERS.of(unpack_envelope(raw, reading_limits(session.settings)).options)
+    except Undecodable:
+        return ()
+    boxes = dict.fromkeys(mailbox_name(of, each, session.settings.entity(of).mailbox) for of, each in others)
+    looked = await asyncio.gather(*map(session.transport.operator.entities.look, boxes))
+    shard, waits = session.transport.shard_of(home.mailbox), Waits({}, {}, {}, {})
+    return tuple(entity_info(each, shard, now_ms, waits) for each in looked if each.home != home.mailbox or each.hold is not None)
 
 
 async def _delayed(session: Session, mailbox: str, scan: int | None) -> list[WaitingCommand]:

@@ -213,6 +213,7 @@ class EntityDetails:
         waiting: The commands behind the head, in order, delayed ones last; at most as many as were asked for.
         letter: The dead letter that parks it, or None.
         handlers: How many live workers handle the command at its head; None if there is none, or its name cannot be read.
+        waits_for: Of a blocked entity whose own command is of several entities, those that are not yet ready for it.
     """
 
     entity: EntityInfo
@@ -223,6 +224,7 @@ class EntityDetails:
     waiting: tuple[WaitingCommand, ...]
     letter: DeadLetter | None
     handlers: int | None
+    waits_for: tuple[EntityInfo, ...] = ()
 
 
 AbortResult = Literal["ended", "finished", "nothing", "runs_on", "blocked", "unanswered"]

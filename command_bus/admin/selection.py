@@ -273,7 +273,8 @@ class Selection(OnSession):
     async def prioritize(self, priority: Priority, *, dry_run: bool = False, limit: int | None = None) -> AsyncIterator[BulkStep]:
         """Give the lines in which they wait another priority, and the delayed ones of them. Yields as `cancel` does.
 
-        It is as `bus.entity(…).prioritize`: all that waits in such a line now has this priority, also what does not match.
+        It is as `bus.entity(…).prioritize`: all that waits in such a line now has this priority, also what does not match. Of a command of
+        several entities these are all its lines.
 
         Args:
             priority: `"high"`, `"normal"` or `"low"`.
@@ -289,6 +290,9 @@ class Selection(OnSession):
 
         async def change(found: Sequence[_Found]) -> int:
             delayed = [each.entry.id for each in found if each.state == "delayed"]
+            further = () if delayed else dict.fromkeys(line for each in found for line in each.entry.lines)
+            for line in further:
+                await unless_refused(self._operator.shares.prioritize(line, checked))
             changed = await unless_refused(self._operator.shares.prioritize(found[0].mailbox, checked, delayed))
             return changed if delayed else changed * len(found)
 

@@ -111,6 +111,13 @@ async def test_a_blocked_entity_leads_to_the_home_of_what_is_first_there(
     for path in ("/entity?type=basket&id=blocked", "/entities?state=blocked"):
         assert link in await viewer.page(path), path
     assert await bus.commands.cancel("of-two")
+    await bus.dispatch_raw("basket", "blocked", "Transfer", {}, others=[("account", "a-17")], command_id="of-two-more")
+    await until(lambda: leads(viewer, "/entity?type=basket&id=blocked", link))  # once a worker has looked at it
+    assert await bus.commands.cancel("of-two-more")
+
+
+async def leads(viewer: Browser, path: str, link: str) -> bool:
+    return link in await viewer.page(path)
 
 
 class Idle(EntityState, entity="account"):

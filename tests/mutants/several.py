@@ -8,6 +8,8 @@ _LUA = "transport/redis/lua"
 _SEVERAL, _REPAIR = f"{_LUA}/shared/several.lua", f"{_LUA}/reactivate.lua"
 _ACTS, _LINES = "tests/conformance/several/test_several_entities.py", "tests/conformance/test_several_lines.py"
 _ACROSS = "tests/conformance/several/test_across_shards.py"
+_FOLDER = "tests/conformance/several"
+_ENDS, _LIMITS = f"{_FOLDER}/test_several_ends.py", f"{_FOLDER}/test_several_limits.py"
 _LOST = f"{_LINES}::test_what_somebody_deleted_holds_nothing_up"
 _PERFORM = "  local apply = others[step.verb] or"
 
@@ -182,5 +184,38 @@ SEVERAL = (
         "string.sub(text, from, from + length - 1), lines_kept('\\n' .. text)",
         "string.sub(text, from, from + length - 1), nil",
         f"{_ACROSS}::test_handlers_call_and_send_commands_of_several_entities",
+        "several: the latest of one entity takes its place",
+        f"{_LUA}/shared/unique_line.lua",
+        "    or mode == MODE.LATEST and string.find(flags or '', '^w')\n",
+        "",
+        f"{_ENDS}::test_the_latest_of_one_entity_does_not_take_its_place",
+    ),
+    Mutant(
+        "several: a purge leaves what is delayed for the line",
+        "transport/redis/admin/mailboxes.py",
+        " or mailbox in command.lines\n",
+        "\n",
+        f"{_ENDS}::test_what_is_removed_leaves_all_lines",
+    ),
+    Mutant(
+        "several: the limits of its other entities are asked in the first shard alone",
+        f"{_LUA}/advance/3_limits.lua",
+        "others ~= '' and not is_home and 'ask' or ",
+        "",
+        f"{_LIMITS}::test_what_calls_no_handler_takes_no_token_of_any",
+    ),
+    Mutant(
+        "several: the limits of its other entities are forgotten by its worker",
+        "worker/limits.py",
+        "filter(None, (costs, asked.others))",
+        "filter(None, (costs,))",
+        f"{_LIMITS}::test_limits_of_its_other_entities_hold_it",
+    ),
+    Mutant(
+        "several: what calls no handler gives back the tokens of its home alone",
+        f"{_LUA}/advance/7_perform.lua",
+        "limits.scopes_of(step.name, lines and limits.of_others(lines, step.name))",
+        "limits.scopes_of(step.name)",
+        f"{_LIMITS}::test_what_calls_no_handler_takes_no_token_of_any",
     ),
 )

@@ -78,6 +78,8 @@ def _detail_lines(found: EntityDetails) -> Iterator[tuple[str, Any]]:
         yield "waits for", str(entity.limit)
     if entity.home is not None:
         yield "waits for", f"a command of {entity.home}, which is to run at the head of both"
+    for each in found.waits_for:
+        yield "waits for", f"{each.name}, which is {each.state}"
     if entity.suspension is not None:
         yield from suspension_lines(entity.suspension)
     yield from _head_lines(found)

@@ -13,7 +13,7 @@ from command_bus.transport.redis.admin.type_records import RedisObliteration
 from command_bus.transport.redis.keys import GROUP
 from command_bus.transport.redis.maintenance.due_work import Member
 from command_bus.transport.steps import Released, Started
-from tests.conformance.harness import TAKE, TransportHarness
+from tests.conformance.harness import TAKE, TransportHarness, done
 from tests.conformance.limits.limit_bench import LimitBench, run_script
 
 SLOW = Rate(1, per=3600.0, burst=1)
@@ -141,3 +141,21 @@ async def test_a_grant_that_is_taken_back_asks_again_for_what_its_worker_read(
     kept: Any = await harness.client.hget(harness.shard.limits, "w\norder:b")  # type: ignore[misc]
     assert kept.rpartition(b"\n")[2] == b"0 type:box"
     assert await bench.queue() == ["order:b"]
+
+
+async def test_tokens_that_are_given_back_are_given_to_who_waits_at_once(bench: LimitBench, harness: TransportHarness) -> None:
+    await bench.put("type:box", SLOW)
+    worker = bench.worker()
+    for mailbox in BOXES[:2]:
+        await harness.put(mailbox, mailbox)
+    first, second = await worker.read()
+    assert isinstance(await worker.do(first, TAKE), Started)
+    assert await worker.do(second, TAKE) == Released("wait")
+    first.is_unused = True
+    ((_, later),) = await bench.due()
+    await worker.do(first, done("box:a"))
+    ((_, now),) = await bench.due()
+    assert now < later - 3_000_000, "not in an hour"
+    await bench.wake_until(1)
+    (second,) = await worker.read()
+    assert isinstance(await worker.do(second, TAKE), Started)

@@ -275,3 +275,20 @@ async def test_a_durable_one_holds_its_lines_while_it_is_suspended(sandbox: Sand
         )
         await until(lambda: is_empty(bus))
     assert log.ended == {"a-1": ["lasting", "3"], "a-2": ["lasting", "4"]}
+
+
+@pytest.mark.parametrize("asked", ["a-1", "a-2"])
+async def test_an_abort_of_any_of_them_reaches_the_one_run(sandbox: Sandbox, log: Log, asked: str) -> None:
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Skipped(source="a-1", target="a-2", note="gate"))
+        await until(lambda: holds(log.running == {"a-1", "a-2"}))
+        report = await bus.entity("account", asked).abort("it hangs")
+        assert (report.result, report.entity, report.name) == ("ended", "account:a-1", "Skipped")
+        await bus.dispatch_batch([Deposit(account="a-1", note="gate 1"), Transfer(source="a-1", target="a-2", note="2")])
+        await until(lambda: holds(log.running == {"a-1"}))
+        await until(lambda: are(bus, {"account:a-1": "running", "account:a-2": "blocked"}))
+        other = await bus.entity("account", "a-2").abort()
+        assert other.result == "nothing", "what its home runs is none of its own"
+        log.gates["gate 1"].set()
+        await until(lambda: is_empty(bus))
+    assert log.ended == {"a-1": ["gate 1", "2"], "a-2": ["2"]}

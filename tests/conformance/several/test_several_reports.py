@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
+from command_bus import CommandCancelled
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
-from tests.conformance.several.commands import Deposit, Log, Many, Transfer, depth_of, holds, is_empty
+from tests.conformance.several.commands import Deposit, Log, Many, Transfer, are, depth_of, has_depth, holds, is_empty
 
 
 async def test_transfers_in_both_directions_wait_for_no_circle(sandbox: Sandbox, log: Log) -> None:
@@ -93,3 +96,87 @@ async def test_a_repeated_dispatch_stands_in_each_line_once(sandbox: Sandbox, lo
             await asyncio.sleep(0.1)
             assert await is_empty(bus)
     assert log.ended == {"a": ["2"], "b": ["2", "3"]}
+
+
+async def test_it_is_said_which_of_its_lines_are_not_ready(sandbox: Sandbox, log: Log) -> None:
+    """dagster 16441: a run that a concurrency key holds up looks stuck, and nothing says of what."""
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Deposit(account="b", note="gate"))
+        await bus.entity("account", "c").pause("audit")
+        await until(lambda: holds(log.running == {"b"}))
+        await bus.dispatch(Many(**dict(zip(Many.model_fields, "abcdabcd", strict=True))))
+        states = ("blocked", "running", "paused", "blocked")
+        await until(lambda: are(bus, {f"account:{each}": state for each, state in zip("abcd", states, strict=True)}))
+        details = await bus.entity("account", "a").show()
+        assert [(each.name, each.state) for each in details.waits_for] == [("account:b", "running"), ("account:c", "paused")]
+        assert (await bus.entity("account", "d").show()).waits_for == ()
+        log.gates["gate"].set()
+        await bus.entity("account", "c").resume()
+        await until(lambda: is_empty(bus))
+
+
+async def test_a_cancel_of_a_blocked_one_is_told_at_once(sandbox: Sandbox, log: Log) -> None:
+    """argo-workflows 10733: a workflow that waits for a lock is terminated only when it has got it."""
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Deposit(account="b", note="gate"))
+        await until(lambda: holds(log.running == {"b"}))
+        call = asyncio.create_task(bus.call(Transfer(source="a", target="b", note="never"), timeout=20))
+        await until(lambda: has_depth(bus, 3))
+        await bus.dispatch(Deposit(account="a", note="behind"))
+        (found,) = [each async for each in bus.commands.select(name="Transfer")]
+        assert await bus.commands.cancel(found.command_id)
+        with pytest.raises(CommandCancelled):
+            await call
+        await until(lambda: holds(log.ended["a"] == ["behind"]))
+        log.gates["gate"].set()
+        await until(lambda: is_empty(bus))
+
+
+async def test_a_removed_twin_takes_no_line_of_the_one_that_runs(sandbox: Sandbox, log: Log) -> None:
+    """oio-sds 1993, argo-workflows 4744: the deletion of a job that waits deletes the lock that another one holds."""
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Transfer(source="a", target="b", note="gate"))
+        await until(lambda: holds(log.running == {"a", "b"}))
+        for source, target in ("ab", "ba"):
+            await bus.dispatch(Transfer(source=source, target=target, note="never"), command_id=f"c-{source}")
+            assert await bus.commands.cancel(f"c-{source}")
+        await bus.dispatch_batch([Deposit(account=each, note="1") for each in "ab"])
+        await asyncio.sleep(0.2)
+        assert not any(log.ended.values())
+        log.gates["gate"].set()
+        await until(lambda: is_empty(bus))
+    assert log.ended == {"a": ["gate", "1"], "b": ["gate", "1"]}
+
+
+async def test_pairs_that_share_nothing_run_at_once_after_a_jam(sandbox: Sandbox, log: Log) -> None:
+    """solid_queue 694: what was blocked is let go one by one, and most workers have nothing to do."""
+    async with sandbox.bus() as bus, bus.worker(concurrency=20):
+        commands = [Transfer(source=f"s-{n}", target=f"t-{n}", note=f"gate {turn}") for turn in range(3) for n in range(10)]
+        await bus.dispatch_batch(commands)
+        for turn in range(3):
+            await until(lambda: holds(len(log.running) == 20))
+            log.gates[f"gate {turn}"].set()
+        await until(lambda: is_empty(bus))
+
+
+async def test_a_delayed_one_holds_up_nobody(sandbox: Sandbox, log: Log) -> None:
+    """procrastinate 1599: a job for later stalls all that share its lock."""
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Transfer(source="a", target="b", note="later"), delay=3600, command_id="c-1")
+        await bus.dispatch_batch(
+            [*(Deposit(account=each, note="1") for each in "ab"), Transfer(source="b", target="a", note="2")]
+        )
+        await until(lambda: holds(log.ended == {"a": ["1", "2"], "b": ["1", "2"]}))
+        assert await bus.commands.cancel("c-1")
+        assert await is_empty(bus)
+
+
+async def test_all_lines_are_let_go_at_the_end(sandbox: Sandbox, log: Log) -> None:
+    """argo-workflows 14461: of four mutexes some stay locked when their workflow has succeeded."""
+    async with sandbox.bus() as bus, bus.worker():
+        for turn in range(5):
+            names = "abcdefgh"[turn:] + "abcdefgh"[:turn]
+            await bus.dispatch(Many(**dict(zip(Many.model_fields, names, strict=True))))
+        await bus.dispatch_batch([Deposit(account=each, note="last") for each in "abcdefgh"])
+        await until(lambda: is_empty(bus))
+    assert log.ended == {each: [*["many"] * 5, "last"] for each in "abcdefgh"}

@@ -18,6 +18,7 @@ from command_bus import (
     Snooze,
     SyncCommandBus,
     Unique,
+    lanes,
 )
 from command_bus.testing import TestBus
 from tests.conformance.conftest import Sandbox
@@ -49,6 +50,40 @@ async def test_priorities_lift_all_its_lines(sandbox: Sandbox, log: Log) -> None
         ended = [account for account, notes in log.ended.items() for _ in notes]
     assert log.ended["a-2"] == ["1", "2"]
     assert ended.index("a-2") < 25, "the line before it moves forward with it"
+
+
+async def test_a_change_of_priority_of_what_is_chosen_lifts_all_its_lines(sandbox: Sandbox, log: Log) -> None:
+    async with sandbox.bus() as bus:
+        await bus.dispatch_batch([Deposit(account=f"o-{number}", note="0") for number in range(60)])
+        await bus.dispatch_batch([Deposit(account="a-2", note="1"), Transfer(source="a-1", target="a-2", note="2")])
+        steps = [step async for step in bus.commands.select(name="Transfer").prioritize("high")]
+        assert steps[-1].done == 1
+        async with bus.worker(concurrency=1):
+            await until(lambda: is_empty(bus))
+    assert log.ended["a-2"] == ["1", "2"]
+    assert [*log.ended].index("a-1") < 25, "also the line in which it was not the first"
+
+
+async def test_lanes_are_its_lines(sandbox: Sandbox) -> None:
+    log = Log()
+
+    @sandbox.registry.handles(Transfer)
+    async def transfer(command: Transfer, context: CommandContext) -> str:
+        async with log.run(command.note, context, str(command.source), str(command.target)):
+            return command.note
+
+    settings = BusSettings(entities={"account": EntityPolicy(mailbox=lanes(3))})
+    async with sandbox.bus(settings=settings) as bus, bus.worker(concurrency=10):
+        pairs = [(f"a-{number % 7}", f"a-{(3 * number + 1) % 5}") for number in range(60)]
+        await bus.dispatch_batch([Transfer(source=one, target=other, note=str(n)) for n, (one, other) in enumerate(pairs)])
+        await until(lambda: is_empty(bus))
+        assert all(notes == [str(n) for n, pair in enumerate(pairs) if each in pair] for each, notes in log.ended.items())
+        await bus.entity("account", "a-1").pause()
+        await bus.dispatch(Transfer(source="a-2", target="a-1", note="purged"))
+        assert await bus.entity("account", "a-1").purge() == 1
+        await bus.entity("account", "a-1").resume()
+        await until(lambda: is_empty(bus))
+    assert "purged" not in log.ended["a-2"]
 
 
 async def test_a_unique_key_folds_it(sandbox: Sandbox, log: Log) -> None:

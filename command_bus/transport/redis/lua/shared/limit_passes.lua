@@ -155,12 +155,13 @@ local function add_passes(limits, state_key, places_key, now)
     end
   end
 
-  -- Give back the tokens of a start that called no handler.
+  -- Give back the tokens of a start that called no handler; who waits for them is looked at again.
   function limits.give_back(list)
     for _, each in ipairs(list) do
       local scope, rule, bucket = each[1], limits.rule_of(each[1]), limits.bucket_of(each[1])
       if rule.tick then
         bucket.full, dirty[scope] = bucket.full - min(each[2], rule.burst) * rule.tick, true
+        woken[scope] = true
       end
     end
   end
