@@ -282,7 +282,9 @@ class History:
         for run in self.errands:
             began.setdefault(run.id, run)
         entities = {start.id: start.entity for start in self.started}
-        if "across" in self.features:  # what never began is a part of a move over two shards, whose handler knows the id of the whole
+        if (
+            "across" in self.features
+        ):  # what never began is a part of a move over two shards, whose handler knows the id of the whole
             for part in [each for each in self.final.outcomes if is_called(each) and each not in began]:
                 del self.final.outcomes[part]
         for command in {*began, *filter(is_called, self.final.outcomes)}:

@@ -203,6 +203,18 @@ async def test_a_subscription_is_paused_as_a_whole(sandbox: Sandbox, seen: Seen)
         assert seen["audit 3"] == [("order.placed", 5, seen["audit 3"][0][2])]
 
 
+async def test_what_stands_in_lines_of_subscriptions_is_counted_alone(sandbox: Sandbox, seen: Seen) -> None:
+    del seen
+    async with sandbox.bus(shards=2) as bus:
+        await bus.sender.subscriptions.declare(sandbox.registry)
+        for account in ("a-1", "x@ledger", "account@ledger:a-1"):
+            await bus.dispatch(Deposit(account=account, cents=1))
+        await bus.publish(*(Deposited(account=account, cents=1) for account in ("a-1", "x@ledger", "x@ledger")))
+        await bus.publish(Deposited(account="later", cents=1), delay=60)
+        found = {each.name: (each.waiting, each.entities) for each in await bus.subscriptions.list()}
+        assert found == {"ledger": (4, 3), "audit": (4, 3)}
+
+
 async def test_put_and_remove_under_load_lose_and_leave_nothing(sandbox: Sandbox) -> None:
     got: list[str] = []
 
@@ -327,7 +339,7 @@ async def test_what_is_younger_than_the_table_is_not_dropped(sandbox: Sandbox, s
             await until(lambda: len(seen["ledger a-1"]) == 1)
 
 
-async def test_a_full_line_is_told_and_a_repeat_completes_it(sandbox: Sandbox, seen: Seen) -> None:
+async def test_208_a_full_line_is_told_and_a_repeat_completes_it(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus:
         await bus.sender.subscriptions.declare(sandbox.registry)
         await bus.entity("account@ledger", "a-1").drain("closing")
@@ -405,7 +417,7 @@ async def test_a_dead_letter_of_a_delivery_is_edited_and_replayed(sandbox: Sandb
     assert [cents for cents, _ in seen["ledger a-1"]] == [5, 6]
 
 
-async def test_there_are_200_subscriptions_at_most(sandbox: Sandbox) -> None:
+async def test_209_there_are_200_subscriptions_at_most(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus, sandbox.bus() as fresh:
         for number in range(200):
             record = SubscriptionRecord(("x",), at_most_once=False, revision=1, since_ms=1)
@@ -415,7 +427,7 @@ async def test_there_are_200_subscriptions_at_most(sandbox: Sandbox) -> None:
         assert not await fresh.subscriptions.put("s7", "x", revision=1)
 
 
-async def test_bad_input(sandbox: Sandbox, seen: Seen) -> None:
+async def test_207_what_is_no_event_or_subscription_is_refused(sandbox: Sandbox, seen: Seen) -> None:
     del seen
     registry = sandbox.registry
     event = Deposited(account="a-1", cents=1)

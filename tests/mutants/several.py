@@ -184,6 +184,8 @@ SEVERAL = (
         "string.sub(text, from, from + length - 1), lines_kept('\\n' .. text)",
         "string.sub(text, from, from + length - 1), nil",
         f"{_ACROSS}::test_handlers_call_and_send_commands_of_several_entities",
+    ),
+    Mutant(
         "several: the latest of one entity takes its place",
         f"{_LUA}/shared/unique_line.lua",
         "    or mode == MODE.LATEST and string.find(flags or '', '^w')\n",

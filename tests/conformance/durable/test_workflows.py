@@ -278,7 +278,7 @@ async def test_nodes_have_the_history_of_their_class_or_else_of_the_bus(sandbox:
         assert [each.name for each in ends if each.entity_id in ("s-2", "b-2")] == ["Bind"]
 
 
-def test_bad_input() -> None:
+def test_205_what_is_no_workflow_is_refused() -> None:
     class Happened(Event, entity="page"):
         page: EntityId
 
