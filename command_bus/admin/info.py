@@ -213,7 +213,7 @@ class EntityDetails:
         waiting: The commands behind the head, in order, delayed ones last; at most as many as were asked for.
         letter: The dead letter that parks it, or None.
         handlers: How many live workers handle the command at its head; None if there is none, or its name cannot be read.
-        waits_for: Of a blocked entity whose own command is of several entities, those that are not yet ready for it.
+        waits_for: The entities that are not ready yet for the command of several at the head of a blocked one; none if it is not its home.
     """
 
     entity: EntityInfo
