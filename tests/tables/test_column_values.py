@@ -26,9 +26,9 @@ from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.outcome import OutcomeRecord
 from command_bus.serialization.reply import Completed, pack_reply
 from command_bus.worker.worker_bus import describe_message
+from tests.tables.carriers import NOTHING, Carrier
 from tests.tables.shapes import shape
 from tests.tables.test_json_values import AMBIGUOUS, AT_EACH_CONSTRUCTION, _defined, _verdict_of
-from tests.tables.test_values import NOTHING, Carrier
 
 pa = pytest.importorskip("pyarrow")
 

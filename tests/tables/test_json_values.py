@@ -41,8 +41,9 @@ from command_bus.testing import TestBus
 from command_bus.worker.worker_bus import describe_message
 from tests.gateway.node import compiled, run_node
 from tests.selection import quick
+from tests.tables.carriers import NOTHING, SOON, Bench, Carrier, carrier_of
 from tests.tables.shapes import shape
-from tests.tables.test_values import NOTHING, SOON, Bench, Carrier, _carrier, _handlers
+from tests.tables.test_values import _handlers
 from tests.tables.values import ROWS
 
 TOKEN = new_token()
@@ -267,7 +268,7 @@ def _defined() -> list[Carrier]:
     found: list[Carrier] = []
     for number, row in enumerate(ROWS):
         try:
-            found.append(_carrier(number, row))
+            found.append(carrier_of(number, row))
         except RegistrationError:
             continue
     return found

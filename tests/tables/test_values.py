@@ -11,29 +11,22 @@ rows on its one bus, and gives for each row what arrived, or the error that refu
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import Field, TypeAdapter, ValidationError, create_model
+from pydantic import ValidationError
 from sqlalchemy import NullPool
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from command_bus import (
-    Command,
     CommandContext,
     DurableContext,
-    EntityId,
-    EntityState,
     Envelope,
-    Event,
     HandlerRegistry,
     History,
     Reject,
-    RetryPolicy,
     every,
 )
 from command_bus.errors import BadResult, BadState, CommandBusError, RegistrationError
@@ -41,120 +34,11 @@ from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import unpack
 from command_bus.sql import Inbox, Outbox, OutboxRelay, metadata
 from command_bus.testing import TestBus
-from command_bus.workflows import chain
+from command_bus.workflows import chain, group, node
 from tests.selection import quick
+from tests.tables.carriers import NOTHING, SOON, Bench, Carrier, carrier_of
 from tests.tables.shapes import shape
-from tests.tables.values import ROWS, Row
-
-SOON = 0.5
-"""Seconds for which moments of rows are in the future; each way lets them pass."""
-NOTHING: Any = object()
-
-
-@dataclass
-class Carrier:
-    """The classes of a row."""
-
-    row: Row
-    number: int
-    carry: type[Command[Any]]
-    """Has the value, and replies with it."""
-    ask: type[Command[Any]]
-    """Replies with a value that its handler makes."""
-    work: type[Command[Any]]
-    """Durable: a step has the value."""
-    run: type[Command[Any]]
-    """Has the value, and replies with it: by a handler of several commands of one entity."""
-    member: type[Command[Any]]
-    """The same, of several entities."""
-    keep: type[Command[Any]]
-    """Lets its handler put a value into the state of its entity."""
-    once: type[Command[Any]]
-    """Replies with a value that its handler makes, and an inbox remembers."""
-    state: type[EntityState]
-    """Has the value."""
-    tell: type[Event]
-    """The same, as an event."""
-    wanted: Any = None
-    """The shape of what was given last, as its type has made it."""
-
-    def message(self, kind: Any, **fields: Any) -> Any:
-        return kind(box=f"b{self.number}", **fields)
-
-    def given(self) -> Any:
-        """Return a value of the row."""
-        value = self.row.make()
-        self.wanted = shape(TypeAdapter(self.row.kind).validate_python(value, strict=True))
-        return value
-
-    def carrying(self, **fields: Any) -> Any:
-        return self.message(self.carry, value=self.given(), **fields)
-
-
-def _carrier(number: int, row: Row) -> Carrier:
-    def declared(letter: str, reply: Any, fields: dict[str, Any], **arguments: Any) -> Any:
-        keywords = {"entity": letter, "retry": RetryPolicy(attempts=2, delay=0.1)} | arguments
-        base: Any = Command[reply]
-        return create_model(
-            f"{letter}{number}", __base__=base, __cls_kwargs__=keywords, __module__=__name__, box=(EntityId, ...), **fields
-        )
-
-    return Carrier(
-        row,
-        number,
-        declared("Carry", None, {"value": (row.kind, ...), "fails": (int, 0)}),
-        declared("Ask", row.kind, {}),
-        declared("Work", None, {"way": (str, ...)}, durable=True),
-        declared("Run", row.kind, {"value": (row.kind, ...)}),
-        declared("Member", row.kind, {"value": (row.kind, ...)}),
-        declared("Keep", None, {}, entity=f"keep{number}"),
-        declared("Once", row.kind, {}),
-        create_model(
-            f"State{number}",
-            __base__=EntityState,
-            __cls_kwargs__={"entity": f"keep{number}"},
-            __module__=__name__,
-            value=(row.kind, Field(default_factory=row.make)),
-            changes=(int, 0),
-        ),
-        create_model(
-            f"Tell{number}",
-            __base__=Event,
-            __cls_kwargs__={"entity": "Tell"},
-            __module__=__name__,
-            box=(EntityId, ...),
-            value=(row.kind, ...),
-        ),
-    )
-
-
-@dataclass
-class Bench:
-    """One bus with the classes of all rows."""
-
-    bus: TestBus
-    carriers: list[Carrier]
-    arrived: dict[str, Any] = field(default_factory=dict[str, Any])
-    outcomes: dict[str, Any] = field(default_factory=dict[str, Any])
-    left_out: set[str] = field(default_factory=set[str])
-    engine: Any = None
-
-    @contextmanager
-    def sent(self, carrier: Carrier) -> Iterator[None]:
-        """Keep the error with which a value is refused."""
-        try:
-            yield
-        except (CommandBusError, ValidationError) as error:
-            self.outcomes[carrier.row.name] = error
-
-    async def come(self, send: Callable[[Carrier], Awaitable[Any]]) -> None:
-        """Send each row, and let all of them arrive."""
-        for carrier in self.carriers:
-            with self.sent(carrier):
-                await send(carrier)
-        time.sleep(SOON)
-        await self.bus.run_until_idle(timeout=60)
-
+from tests.tables.values import ROWS
 
 WAYS: dict[str, Callable[[Bench], Awaitable[None]]] = {}
 
@@ -183,6 +67,34 @@ async def dispatch_batch(bench: Bench) -> None:
 @way
 async def publish(bench: Bench) -> None:
     await bench.come(lambda carrier: bench.bus.publish(carrier.message(carrier.tell, value=carrier.given())))
+
+
+@way
+async def published_by_handler(bench: Bench) -> None:
+    await _working(bench, "publish")
+
+
+@way
+async def outbox_event(bench: Bench) -> None:
+    await _relayed(bench, lambda carrier: carrier.message(carrier.tell, value=carrier.given()))
+
+
+@way
+async def grouped_reply(bench: Bench) -> None:
+    await _called(bench, lambda carrier: group([carrier.message(carrier.ask)]))
+    for carrier in bench.carriers:
+        if isinstance(found := bench.outcomes.get(carrier.row.name), list):
+            (bench.outcomes[carrier.row.name],) = found
+
+
+@way
+async def taken(bench: Bench) -> None:
+    """Let a node take the result of the one before. Its own value, which that replaces, is another command's."""
+
+    async def send(carrier: Carrier) -> None:
+        await bench.bus.dispatch(chain(carrier.message(carrier.ask), node(carrier.carrying(), takes="value")))
+
+    await bench.come(send)
 
 
 @way
@@ -342,11 +254,15 @@ async def inbox(bench: Bench) -> None:
 
 @way
 async def outbox(bench: Bench) -> None:
+    await _relayed(bench, lambda carrier: carrier.carrying())
+
+
+async def _relayed(bench: Bench, made: Callable[[Carrier], Any]) -> None:
     added = Outbox(bench.bus.bus)
     for carrier in bench.carriers:
         with bench.sent(carrier):
             async with AsyncSession(bench.engine) as session:
-                added.add(session, carrier.carrying())
+                added.add(session, made(carrier))
                 await session.commit()
     time.sleep(SOON)
     async with OutboxRelay(bench.bus.bus, bench.engine) as relay:
@@ -365,6 +281,24 @@ async def _working(bench: Bench, name: str, *, signalled: bool = False) -> None:
     await bench.bus.advance(120)
 
 
+async def _work(carrier: Carrier, way: str, context: DurableContext, arrived: dict[str, Any]) -> None:
+    name = carrier.row.name
+    if way == "follow_up":
+        context.send(carrier.carrying())
+    elif way == "publish":
+        context.publish(carrier.message(carrier.tell, value=carrier.given()))
+    elif way == "step":
+        given = await context.step("make", carrier.given, returns=carrier.row.kind)
+        await context.sleep(60)
+        arrived[name] = given
+    elif way == "called":
+        given = await context.call(carrier.message(carrier.ask))
+        await context.sleep(60)
+        arrived[name] = given
+    else:
+        arrived[name] = await context.signal("value", timeout=100, returns=carrier.row.kind)
+
+
 def _handlers(carrier: Carrier, arrived: dict[str, Any], refused: dict[str, Any]) -> HandlerRegistry:
     registry, row = HandlerRegistry(), carrier.row
 
@@ -381,18 +315,7 @@ def _handlers(carrier: Carrier, arrived: dict[str, Any], refused: dict[str, Any]
 
     async def work(command: Any, context: DurableContext) -> None:
         try:
-            if command.way == "follow_up":
-                context.send(carrier.carrying())
-            elif command.way == "step":
-                given = await context.step("make", carrier.given, returns=row.kind)
-                await context.sleep(60)
-                arrived[row.name] = given
-            elif command.way == "called":
-                given = await context.call(carrier.message(carrier.ask))
-                await context.sleep(60)
-                arrived[row.name] = given
-            else:
-                arrived[row.name] = await context.signal("value", timeout=100, returns=row.kind)
+            await _work(carrier, command.way, context, arrived)
         except (CommandBusError, ValidationError) as error:
             refused[row.name] = error
 
@@ -443,7 +366,7 @@ def _defined() -> tuple[list[Carrier], dict[str, Exception]]:
     refused: dict[str, Exception] = {}
     for number, row in enumerate(ROWS):
         try:
-            carriers.append(_carrier(number, row))
+            carriers.append(carrier_of(number, row))
         except RegistrationError as error:
             refused[row.name] = error
     return carriers, refused
@@ -467,7 +390,7 @@ def _verdict(wanted: Any, found: Any) -> str:
 @pytest.mark.parametrize("name", quick(WAYS, ["dispatch", "dispatch_batch", "schedule", "reply", "step", "signal"]))
 async def test_182_a_value_arrives_as_it_was_sent_or_is_refused(name: str, tmp_path: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/values.db", poolclass=NullPool)
-    if name in ("inbox", "outbox"):
+    if name in ("inbox", "outbox", "outbox_event"):
         async with engine.begin() as connection:
             await connection.run_sync(metadata.create_all)
     carriers, refused = _defined()
