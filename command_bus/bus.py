@@ -312,14 +312,16 @@ class CommandBus:
         """
         return await self.sender.dispatch_batch(commands)
 
-    async def publish(self, event: Event, **options: Unpack[PublishOptions]) -> Published:
+    async def publish(self, *events: Event, **options: Unpack[PublishOptions]) -> Published:
         """Publish an event: when this returns, each subscription that is for it has it, in its own line of the event's entity.
 
-        An event that no subscription is for is gone; the answer says so. Without the class: `publish_raw`.
+        Several events go together, in their order. An event that no subscription is for is gone; the answer says so. Without the class:
+        `publish_raw`.
 
         Args:
-            event: What has happened.
-            event_id: Makes it idempotent: no subscription gets it twice within the dedup window.
+            *events: What has happened.
+            event_id: Makes it idempotent: no subscription gets it twice within the dedup window. Of several events the ids are made of it:
+                `psp-77.1`, `psp-77.2`.
             delay: Seconds until it takes its places.
             at: The moment when it does; instead of `delay`.
             headers: Text that travels with it.
@@ -333,7 +335,8 @@ class CommandBus:
             TransportUnavailable: The server did not answer in time.
             BusClosed: The bus is not open.
         """
-        return await self.sender.publish(self.sender.builder.event(event, options))
+        event_id, made = self.sender.builder.events(events, options)
+        return await self.sender.publish(event_id, *made)
 
     async def publish_raw(
         self,
@@ -347,9 +350,8 @@ class CommandBus:
     ) -> Published:
         """Publish without the event's class: handlers of its class validate the fields. The options are those of `publish`."""
         builder = self.sender.builder
-        return await self.sender.publish(
-            builder.raw(RawEnvelope(entity_type, entity_id, name, fields, version, of_event(options)))
-        )
+        event = builder.raw(RawEnvelope(entity_type, entity_id, name, fields, version, of_event(options)))
+        return await self.sender.publish(event.command_id, event)
 
     async def call(
         self,

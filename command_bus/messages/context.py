@@ -159,16 +159,17 @@ class CommandContext:
         self._sent.append(command)
         return command_id
 
-    def publish(self, event: Event, *, on: SendOn = "completed", **options: Unpack[EventOptions]) -> str:
+    def publish(self, event: Event, *more: Event, on: SendOn = "completed", **options: Unpack[EventOptions]) -> str:
         """Publish an event with the settlement of this command: each subscription gets it, or none does. As `send` in all else.
 
         Args:
             event: Is published.
+            *more: Are published behind it.
             on: As for `send`.
             **options: As for `CommandBus.publish`, but for the id.
 
         Returns:
-            The event's id, which is the same in each attempt.
+            The id of the first, which is the same in each attempt.
 
         Raises:
             InvalidCommand: As for `send`; an event counts once for each of its subscriptions.
@@ -176,9 +177,11 @@ class CommandContext:
             HandlerOver: The handler is over.
         """
         self._check_not_over("what it publishes goes with its settlement, so publish before it returns")
-        event_id = "" if self._outbox is None else self._outbox.publish(event, always=on == "always", **options)
-        self._sent.append(event)
-        return event_id
+        always, ids = on == "always", [""]
+        for each in (event, *more):
+            ids.append("" if self._outbox is None else self._outbox.publish(each, always=always, **options))
+            self._sent.append(each)
+        return ids[1]
 
     def publish_as(self, event: OutgoingMessage) -> None:
         """Publish an event that is encoded, under the id that it has. For the library's own handlers."""

@@ -344,11 +344,11 @@ class DurableContext(CommandContext):
             self._operations.check()
         return CommandContext.send(self, command, on=on, **options)
 
-    def publish(self, event: Event, *, on: SendOn = "completed", **options: Unpack[EventOptions]) -> str:
+    def publish(self, event: Event, *more: Event, on: SendOn = "completed", **options: Unpack[EventOptions]) -> str:
         """Publish as `CommandContext.publish`. Not in the function of a step, as `send`."""
         if self._operations is not None:
             self._operations.check()
-        return CommandContext.publish(self, event, on=on, **options)
+        return CommandContext.publish(self, event, *more, on=on, **options)
 
     def compensate(self, command: Message[Any], *, key: str | None = None) -> None:
         """Send this command if the handler fails for good later: it undoes what was done so far.

@@ -7,7 +7,7 @@ a moment later than that, so what is published after it uses no older table.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -241,24 +241,28 @@ def _read(name: str, data: bytes) -> SubscriptionRecord | None:
         return None
 
 
-def received(event: OutgoingMessage, deliveries: Iterable[OutgoingMessage], outcomes: Sequence[BatchOutcome]) -> Published:
-    """Return the receipt of an event whose deliveries were sent.
+def received(event_id: str, deliveries: Sequence[OutgoingMessage], outcomes: Sequence[BatchOutcome]) -> Published:
+    """Return the receipt of what was published under an id, and sent as these deliveries.
 
     Raises:
         PublishedInPart: Some were refused.
         CommandBusError: All were, or it is not known.
     """
-    errors = {parts_of_delivery(each.name)[1]: outcome.error for each, outcome in zip(deliveries, outcomes, strict=True)}
+    errors: dict[str, CommandBusError | None] = {}
+    for each, outcome in zip(deliveries, outcomes, strict=True):
+        name = parts_of_delivery(each.name)[1]
+        errors[name] = errors.get(name) or outcome.error
     refused = {name: error for name, error in errors.items() if error is not None}
     if not refused:
-        return Published(event.command_id, tuple(errors))
+        return Published(event_id, tuple(errors))
     first = next(iter(refused.values()))
-    if len(refused) == len(errors) or isinstance(first, TransportUnavailable):
+    if all(outcome.error for outcome in outcomes) or isinstance(first, TransportUnavailable):
         raise first
     reached = tuple(name for name in errors if name not in refused)
     raise PublishedInPart(
-        f"{event.name} {event.command_id} reached {', '.join(reached)}, but not {', '.join(refused)}: {first}; publish it again with this id",
-        event_id=event.command_id,
+        f"{parts_of_delivery(deliveries[0].name)[0]} {event_id} reached {', '.join(reached) or 'none as a whole'}, but not {', '.join(refused)}: "
+        f"{first}; publish it again with this id",
+        event_id=event_id,
         subscriptions=reached,
         refused=refused,
     ) from first

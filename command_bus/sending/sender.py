@@ -124,14 +124,15 @@ class Sender:
         producer, timeout = self._session.transport.producer, self._settings.dispatch_timeout
         return BatchSender(self._builder, producer, self._prepare, timeout, self._needs_no_preparation)
 
-    async def publish(self, event: OutgoingMessage) -> Published:
-        """Give an event to all subscriptions that are for it."""
+    async def publish(self, event_id: str, *events: OutgoingMessage) -> Published:
+        """Give events to all subscriptions that are for them."""
         batch = self._batch()
-        await self.subscriptions.begin(event)
-        deliveries = self.subscriptions.deliveries(event)
-        published = received(event, deliveries, (await batch.send(deliveries)).outcomes)
+        await self.subscriptions.begin(*events)
+        deliveries = [delivery for event in events for delivery in self.subscriptions.deliveries(event)]
+        published = received(event_id, deliveries, (await batch.send(deliveries)).outcomes)
         if (told := self._session.notifications and self._session.notifications.open) and "published" in told.kinds:
-            told.announcer.tell(Notice("published", event.entity_type, event.entity_id, event.command_id, event.name))
+            for event in events:
+                told.announcer.tell(Notice("published", event.entity_type, event.entity_id, event.command_id, event.name))
         return published
 
     async def call(

@@ -124,10 +124,10 @@ class TestBus(Noted):
         bus = await self._processes.sender()
         return await bus.dispatch_batch(commands)
 
-    async def publish(self, event: Event, **options: Unpack[PublishOptions]) -> Published:
-        """Publish an event to what the handlers of the test subscribe to; see `CommandBus.publish`."""
+    async def publish(self, *events: Event, **options: Unpack[PublishOptions]) -> Published:
+        """Publish events to what the handlers of the test subscribe to; see `CommandBus.publish`."""
         bus = await self._processes.sender()
-        return await bus.publish(event, **options)
+        return await bus.publish(*events, **options)
 
     async def call(self, command: Message[R], **options: Unpack[FollowedCallOptions]) -> R:
         """Call a command; see `CommandBus.call`. Retries, delays and leases pass in virtual time."""

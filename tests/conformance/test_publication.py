@@ -79,7 +79,8 @@ def seen(sandbox: Sandbox) -> Seen:
             raise Reject("unlucky")
         if command.cents == 7 and context.attempt < 3:
             raise ValueError("later")
-        context.publish(Deposited(account=command.account, cents=command.cents + 1))
+        more = [Closed(account=command.account)] if command.cents == 30 else []
+        context.publish(Deposited(account=command.account, cents=command.cents + 1), *more)
 
     return got
 
@@ -96,6 +97,38 @@ async def test_each_subscription_gets_each_event_once_in_order(sandbox: Sandbox,
             mine = range(account, 40, 4)
             assert seen[f"ledger a-{account}"] == [(number, f"e-{number}") for number in mine]
             assert seen[f"audit a-{account}"] == [("account.deposited", number, f"e-{number}") for number in mine]
+
+
+async def test_several_events_go_together_and_in_order(sandbox: Sandbox, seen: Seen) -> None:
+    async with sandbox.bus(shards=4) as bus, bus.worker():
+        events = [Deposited(account=f"a-{number % 3}", cents=number) for number in range(9)]
+        for _ in range(2):  # the second is a repeat
+            published = await bus.publish(*events, Closed(account="a-0"), event_id="psp-77")
+            assert published == ("psp-77", ("audit", "ledger"))
+        assert (await bus.publish(*events)).event_id
+        await bus.wait_idle(10)
+    for account in range(3):
+        mine = [(number, f"psp-77.{number + 1}") for number in range(account, 9, 3)] + [(0, "psp-77.10")] * (account == 0)
+        assert seen[f"ledger a-{account}"][: len(mine)] == mine
+        assert len(seen[f"ledger a-{account}"]) == len(mine) + 3
+
+
+async def test_a_repeat_of_several_events_completes_them(sandbox: Sandbox, seen: Seen) -> None:
+    events = [Deposited(account="a-1", cents=1), Deposited(account="a-2", cents=2), Deposited(account="a-1", cents=3)]
+    async with sandbox.bus() as bus:
+        await bus.sender.subscriptions.declare(sandbox.registry)
+        await bus.entity("account@ledger", "a-1").drain("closing")
+        with pytest.raises(PublishedInPart, match="publish it again with this id") as caught:
+            await bus.publish(*events)
+        assert (caught.value.subscriptions, set(caught.value.refused)) == (("audit",), {"ledger"})
+        await bus.entity("account@ledger", "a-1").resume()
+        assert (await bus.publish(*events, event_id=caught.value.event_id)).subscriptions == ("audit", "ledger")
+        with pytest.raises(InvalidCommand, match="at least one event"):
+            await bus.publish()
+        async with bus.worker():
+            await bus.wait_idle(10)
+    assert [[cents for cents, _ in seen[f"ledger a-{account}"]] for account in (1, 2)] == [[1, 3], [2]]
+    assert [len(seen[f"audit a-{account}"]) for account in (1, 2)] == [2, 1]
 
 
 async def test_all_deliveries_of_an_event_are_on_the_shard_of_its_entity(sandbox: Sandbox, seen: Seen) -> None:
@@ -115,10 +148,10 @@ async def test_all_deliveries_of_an_event_are_on_the_shard_of_its_entity(sandbox
 
 async def test_what_a_handler_publishes_goes_with_its_settlement(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus, bus.worker():
-        for cents in (1, 7, 13, 20):
+        for cents in (1, 7, 13, 20, 30):
             await bus.dispatch(Deposit(account="a-1", cents=cents))
         await bus.wait_idle(10)
-    assert [cents for cents, _ in seen["ledger a-1"]] == [1, 2, 7, 8, 0, 20, 21]
+    assert [cents for cents, _ in seen["ledger a-1"]] == [1, 2, 7, 8, 0, 20, 21, 30, 31, 0]
     assert [name for name, _, _ in seen["audit a-1"]].index("account.closed") == 4
     ids = [event_id for _, event_id in seen["ledger a-1"]]
     assert len(set(ids)) == len(ids)
