@@ -38,7 +38,7 @@ from command_bus.notifications.notifications import Notifications
 from command_bus.notifications.notifier import Notifier
 from command_bus.observer import Observer
 from command_bus.scheduling.schedules import Schedules
-from command_bus.sending.envelope_builder import of_event
+from command_bus.sending.envelope_builder import events_of, of_event
 from command_bus.sending.sender import Sender
 from command_bus.serialization.protection import PayloadCipher, Protection
 from command_bus.session import Clients, ServerState, Session, TransportOpener
@@ -335,7 +335,7 @@ class CommandBus:
             TransportUnavailable: The server did not answer in time.
             BusClosed: The bus is not open.
         """
-        event_id, made = self.sender.builder.events(events, options)
+        event_id, made = events_of(self.sender.builder, events, options)
         return await self.sender.publish(event_id, *made)
 
     async def publish_raw(

@@ -108,7 +108,7 @@ class Call(Waited):
         run = self.run
         record = run.fields.get(self.field)
         if self._counts and record is not None and is_completed(record.removeprefix(NO_ROOM)):
-            return None  # nobody reads its result
+            return None  # its result is not asked for
         if record is None:
             self.field, record = self._late, TIMED_OUT
             await run.store(Note(self._late, TIMED_OUT))

@@ -177,33 +177,38 @@ def process_handler(message_type: type[Message[Any]], function: Callable[..., An
     return replace(made, is_async=True, wants_context=True, process=ProcessTarget(function.__qualname__, context))
 
 
-def batch_handler(message_type: type[Message[Any]], function: Callable[..., Any], spec: BatchSpec) -> Handler:
+def batch_handler(
+    message_type: type[Message[Any]], function: Callable[..., Any], batch: BatchSpec, spec: MessageSpec | None = None
+) -> Handler:
     """Make the handler of a function that takes many commands.
+
+    Args:
+        message_type: The class that its commands have.
+        function: Is called.
+        batch: How many it takes.
+        spec: What holds in place of what the class says.
 
     Raises:
         RegistrationError: It cannot take them, or the message cannot be handled so; see `read_batch_signature`.
     """
-    signature = read_batch_signature(function, message_type, of_entity=spec.of_entity)
-    if message_type.spec().durable or message_type.spec().delivery == "at_most_once":
-        what = "durable" if message_type.spec().durable else "at_most_once"
+    signature = read_batch_signature(function, message_type, of_entity=batch.of_entity)
+    known = spec or message_type.spec()
+    if known.durable or known.delivery == "at_most_once":
+        what = "durable" if known.durable else "at_most_once"
         raise RegistrationError(
             f"{qualified_name(function)} takes batches, but {message_type.__qualname__} is {what}: a call that fails is repeated with parts of "
             "its commands"
         )
-    if spec.of_entity and (
-        message_type.spec().entity is None or any(limit.key is not None for limit in message_type.spec().limits)
-    ):
-        what = (
-            "has no entity" if message_type.spec().entity is None else "has a limit whose bucket each command chooses by itself"
-        )
+    if batch.of_entity and (known.entity is None or any(limit.key is not None for limit in known.limits)):
+        what = "has no entity" if known.entity is None else "has a limit whose bucket each command chooses by itself"
         raise RegistrationError(f"{qualified_name(function)} takes batches of one entity, but {message_type.__qualname__} {what}")
     call = _positional(function, signature)
     if signature.runs == "either":
         call = _awaiting(call)
     elif signature.runs == "thread":
         call = _in_thread(call, qualified_name(function))
-    made = _handler(message_type, function, signature, call, origin=function, callables=(function,))
-    return replace(made, batch=spec)
+    made = _handler(message_type, function, signature, call, origin=function, callables=(function,), spec=spec)
+    return replace(made, batch=batch)
 
 
 def scoped_handler(message_type: type[Message[Any]], source: ObjectSource, attribute: str) -> Handler:

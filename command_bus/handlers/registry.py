@@ -209,6 +209,27 @@ class Registration(Generic[R]):
         return function
 
 
+def _batch(name: str, size: int | None, wait: float | None, of: Literal["entity"] | None) -> BatchSpec:
+    """Return how many messages a function takes.
+
+    Raises:
+        RegistrationError: One of these is not what it may be.
+    """
+    most, usual = (_MOST_IN_RUN, 100) if of is not None else (_MOST_IN_BATCH, 500)
+    size, fault = usual if size is None else size, None if wait is None else duration_fault(wait)
+    what = f"wait {fault}" if fault else ""
+    if of not in (None, "entity"):
+        what = f'of is "entity" or None, not {of!r}'
+    elif of is not None and wait is not None:
+        what = 'of="entity" does not wait: a call has what stands in the line of its entity'
+    elif type(size) is not int or not 2 <= size <= most:
+        what = f"size is a whole number from 2 to {most:,}, not {size!r}"
+    if what:
+        raise RegistrationError(f"{name}: {what}")
+    usual_wait = 0.01 if wait is None else wait
+    return BatchSpec(size, 0.0 if of else usual_wait, of_entity=of is not None)
+
+
 class BatchRegistration(Generic[R]):
     """The decorator for handlers of many commands whose reply is `R`: `handles_many(Insert)` returns it."""
 
@@ -244,7 +265,7 @@ class BatchRegistration(Generic[R]):
 class SubscriptionRegistration:
     """The decorator for handlers of events: `subscribes("ledger", Deposited)` returns it."""
 
-    __slots__ = ("_events", "_name", "_policy", "_registry", "_revision")
+    __slots__ = ("_batch", "_events", "_name", "_policy", "_registry", "_revision")
 
     def __init__(
         self,
@@ -253,12 +274,14 @@ class SubscriptionRegistration:
         events: Sequence[type[Event] | str],
         revision: int,
         policy: SubscriptionOptions,
+        batch: BatchSpec | None = None,
     ) -> None:
         self._registry = registry
         self._name = name
         self._events = events
         self._revision = revision
         self._policy = policy
+        self._batch = batch
 
     def __call__(self, function: F, /) -> F:
         """Register the function; it is returned as it is.
@@ -274,7 +297,12 @@ class SubscriptionRegistration:
             changes: dict[str, Any] = {"version": MOST_VERSION}  # without a class the fields may be of any version
             if spec.entity is not None:
                 changes = {"entity": delivered_name(spec.entity, self._name)}
-            made = function_handler(kind, function, replace(spec, **changes))
+            spec = replace(spec, **changes)
+            made = (
+                function_handler(kind, function, spec)
+                if self._batch is None
+                else batch_handler(kind, function, self._batch, spec)
+            )
             if made.state is not None:
                 raise RegistrationError(
                     f"{made.name} takes {made.state.__qualname__}, but what {self._name!r} gets stands in a line of its own: send a command "
@@ -338,22 +366,18 @@ class HandlerRegistry:
             RegistrationError: Not a message class, or its wire name belongs to another class; a size, a wait or an `of` is not what it may be.
         """
         self._admit_command(message_type)
-        most, usual = (_MOST_IN_RUN, 100) if of is not None else (_MOST_IN_BATCH, 500)
-        size, fault = usual if size is None else size, None if wait is None else duration_fault(wait)
-        what = f"wait {fault}" if fault else ""
-        if of not in (None, "entity"):
-            what = f'of is "entity" or None, not {of!r}'
-        elif of is not None and wait is not None:
-            what = 'of="entity" does not wait: a call has what stands in the line of its entity'
-        elif type(size) is not int or not 2 <= size <= most:
-            what = f"size is a whole number from 2 to {most:,}, not {size!r}"
-        if what:
-            raise RegistrationError(f"handles_many({message_type.__qualname__}): {what}")
-        usual_wait = 0.01 if wait is None else wait
-        return BatchRegistration(self, message_type, BatchSpec(size, 0.0 if of else usual_wait, of_entity=of is not None))
+        return BatchRegistration(self, message_type, _batch(f"handles_many({message_type.__qualname__})", size, wait, of))
 
     def subscribes(
-        self, name: str, /, *events: type[Event] | str, revision: int = 1, **policy: Unpack[SubscriptionOptions]
+        self,
+        name: str,
+        /,
+        *events: type[Event] | str,
+        revision: int = 1,
+        size: int | None = None,
+        wait: float | None = None,
+        of: Literal["entity"] | None = None,
+        **policy: Unpack[SubscriptionOptions],
     ) -> SubscriptionRegistration:
         """Return the decorator that registers a function as a handler of events: `@registry.subscribes("ledger", Deposited)`.
 
@@ -364,6 +388,9 @@ class HandlerRegistry:
             name: The subscription; handlers of several classes may share it, and then an entity's line.
             events: Classes of events, whose function gets them; or names, in which `*` stands for any text, whose function gets a `RawEvent`.
             revision: Raise it with a change of the events or of `delivery`: a lower one never replaces a higher.
+            size: As for `handles_many`. With this, `wait` or `of` the function takes a sequence of events, as the functions of that do.
+            wait: As for `handles_many`.
+            of: As for `handles_many`; not with names.
             **policy: `retry`, `delivery`, `attempt_timeout`, `on_poison` and `durable`, as classes of commands say them.
 
         Raises:
@@ -385,7 +412,9 @@ class HandlerRegistry:
             fault = error.message
         if fault or type(revision) is not int or revision < 1:
             raise RegistrationError(f"subscribes({shown(name)}): {fault or 'revision is a whole number of at least 1'}")
-        return SubscriptionRegistration(self, name, events, revision, policy)
+        takes_one = size is None and wait is None and of is None
+        batch = None if takes_one else _batch(f"subscribes({shown(name)})", size, wait, of)
+        return SubscriptionRegistration(self, name, events, revision, policy, batch)
 
     def subscriptions(self) -> dict[str, list[Handler]]:
         """Return the handlers of each subscription that is declared here."""

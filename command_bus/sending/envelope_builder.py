@@ -158,21 +158,6 @@ class EnvelopeBuilder:
             OTHERS.put(out.options, message.entity_ids())
         return give(out, options, route.history)
 
-    def events(self, events: Sequence[Event], options: PublishOptions) -> tuple[str, list[OutgoingMessage]]:
-        """Return the id under which events are published together, and they with their options, as `event`.
-
-        Raises:
-            InvalidCommand: One or an option is not what it may be, or there is none.
-        """
-        if not events:
-            raise InvalidCommand("publish takes at least one event")
-        if len(events) == 1:
-            out = self.event(events[0], options)
-            return out.command_id, [out]
-        given = options.get("event_id")
-        event_id = new_command_id() if given is None else checked_event_id(given)
-        return event_id, [self.event(each, {**options, "event_id": f"{event_id}.{n}"}) for n, each in enumerate(events, 1)]
-
     def event(self, event: Event, options: PublishOptions | None = None) -> OutgoingMessage:
         """Return an event with its options, checked and encoded, as it is before it is given to subscriptions; its id is the event's.
 
@@ -442,6 +427,22 @@ def of_one_line(out: OutgoingMessage) -> OutgoingMessage:
             f"handler dispatch it, bus.dispatch({out.name}(…), command_id=…)"
         )
     return out
+
+
+def events_of(builder: EnvelopeBuilder, events: Sequence[Event], options: PublishOptions) -> tuple[str, list[OutgoingMessage]]:
+    """Return the id under which events are published together, and they with their options.
+
+    Raises:
+        InvalidCommand: One or an option is not what it may be, or there is none.
+    """
+    if not events:
+        raise InvalidCommand("publish takes at least one event")
+    if len(events) == 1:
+        out = builder.event(events[0], options)
+        return out.command_id, [out]
+    given = options.get("event_id")
+    event_id = new_command_id() if given is None else checked_event_id(given)
+    return event_id, [builder.event(each, {**options, "event_id": f"{event_id}.{n}"}) for n, each in enumerate(events, 1)]
 
 
 def sendable(builder: EnvelopeBuilder, message: Message[Any], options: DispatchOptions) -> OutgoingMessage:
