@@ -11,9 +11,13 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from command_bus.errors import InvalidCommand, InvalidSettings
-from command_bus.messages.message import Message, MessageSpec, canonical_entity_id, is_internal
-from command_bus.messages.policies import PRIORITIES, Delivery, Priority
+from command_bus.messages.event import Publish
+from command_bus.messages.history import history_of
+from command_bus.messages.message import Event, Message, MessageSpec, canonical_entity_id, is_internal
+from command_bus.messages.policies import PRIORITIES, Delivery, Priority, delivered_name
 from command_bus.messages.unique import Unique
+from command_bus.sending.envelope_builder import message_of
+from command_bus.sending.options import give
 from command_bus.serialization.announcements import CommandInfo
 from command_bus.serialization.json_fields import JsonFields
 from command_bus.serialization.limits import PayloadLimits
@@ -133,30 +137,49 @@ def command_mappings(
     if len(texts) > 1 and options.command_column is None:
         raise InvalidSettings(f"{len(texts)} commands need option commandColumn: the column with each row's wire name")
     for text in texts:
-        mapping = _requiring_entity_id(_mapping(text, options, columns, describe))
-        if mapping.spec.name in mappings:
-            raise InvalidSettings(f"option command = {options.command!r} names {mapping.spec.name} twice")
-        mappings[mapping.spec.name] = mapping
+        mapping, is_event = _mapping(text, options, columns, describe)
+        if (name := mapping.spec.name) in mappings:
+            raise InvalidSettings(f"option command = {options.command!r} names {name} twice")
+        mapping = _requiring_entity_id(mapping)
+        mappings[name] = _published(mapping) if is_event else mapping
     return mappings
+
+
+def _published(mapping: CommandMapping) -> CommandMapping:
+    """Return the mapping of an event's rows: each becomes the command that publishes it, in a line of the event's entity."""
+    spec, of_event, codec = mapping.spec, mapping.payload, codec_for(Publish)
+    kept = None if spec.history is None else history_of(spec.history)
+    options = give(message_of(spec, "-", b"", at_most_once=False), {}, kept).options
+
+    def payload(row: dict[str, Any], limits: PayloadLimits) -> tuple[bytes, str | None, str]:
+        packed, entity, tenant = of_event(row, limits)
+        wrapped = Publish(event=spec.name, payload=packed, options=options, priority=spec.priority, tenant=tenant)
+        return codec.encode(wrapped, limits), entity, tenant
+
+    line = delivered_name(spec.entity or "", "")
+    made = replace(Publish.spec(), entity=line, key=spec.key, priority=spec.priority, fair_by=spec.fair_by)
+    return replace(mapping, spec=made, vectorised=False, payload=payload)
 
 
 def _mapping(
     text: str, options: WriteOptions, columns: Sequence[str], describe: Callable[[str], CommandInfo | None] | None
-) -> CommandMapping:
+) -> tuple[CommandMapping, bool]:
+    """Return the mapping of what a text names, and whether it is an event."""
     if is_pickled(text):
-        return _class_mapping(unpickled(text), options, columns)
+        kind = unpickled(text)
+        return _class_mapping(kind, options, columns), issubclass(kind, Event)
     module, colon, name = text.partition(":")
     if colon:
         found = _importable(module, name)
         if found is not None:
-            return _class_mapping(found, options, columns)
+            return _class_mapping(found, options, columns), issubclass(found, Event)
     info = describe(text) if describe is not None else None
     if info is None:
         raise InvalidSettings(
             f"option command = {text!r}: no class can be imported by this name ({_why(module, name) if colon else 'it is no module:Class'}), "
             "and no running worker knows it as a wire name. Give 'package.module:Class' of a Command that is installed here and on the executors"
         )
-    return announced_mapping(info, options, columns)
+    return announced_mapping(info, options, columns), info.kind == "event"
 
 
 def _requiring_entity_id(mapping: CommandMapping) -> CommandMapping:
