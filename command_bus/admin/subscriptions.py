@@ -82,7 +82,7 @@ class Subscriptions(OnSession):
         if not found:
             return []
         for shard in range(self._transport.shards):
-            async for page in self._operator.entities.pages(shard):
+            async for page in self._operator.entities.pages(shard, deliveries=True):
                 for entity in page:
                     _, name = parts_of_delivery(type_of(entity.mailbox) or "")
                     if (known := found.get(name)) is not None and entity.depth:

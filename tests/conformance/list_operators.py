@@ -98,11 +98,11 @@ class ListEntities:
     def __init__(self, server: ListServer) -> None:
         self._server = server
 
-    async def pages(self, shard: int) -> AsyncIterator[list[StoredEntity]]:
+    async def pages(self, shard: int, *, deliveries: bool = False) -> AsyncIterator[list[StoredEntity]]:
         server = self._server
         narrow = [scope for scope in server.holds if not is_wide(scope)]
         names = dict.fromkeys([*server.boxes, *narrow, *(each.mailbox for each in server.delayed.values())])
-        yield [stored_entity(server, name) for name in names]
+        yield [stored_entity(server, name) for name in names if not deliveries or "@" in name.partition(":")[0]]
 
     async def look(self, mailbox: str) -> StoredEntity:
         return stored_entity(self._server, mailbox)

@@ -203,6 +203,18 @@ async def test_a_subscription_is_paused_as_a_whole(sandbox: Sandbox, seen: Seen)
         assert seen["audit 3"] == [("order.placed", 5, seen["audit 3"][0][2])]
 
 
+async def test_what_stands_in_lines_of_subscriptions_is_counted_alone(sandbox: Sandbox, seen: Seen) -> None:
+    del seen
+    async with sandbox.bus(shards=2) as bus:
+        await bus.sender.subscriptions.declare(sandbox.registry)
+        for account in ("a-1", "x@ledger", "account@ledger:a-1"):
+            await bus.dispatch(Deposit(account=account, cents=1))
+        await bus.publish(*(Deposited(account=account, cents=1) for account in ("a-1", "x@ledger", "x@ledger")))
+        await bus.publish(Deposited(account="later", cents=1), delay=60)
+        found = {each.name: (each.waiting, each.entities) for each in await bus.subscriptions.list()}
+        assert found == {"ledger": (4, 3), "audit": (4, 3)}
+
+
 async def test_put_and_remove_under_load_lose_and_leave_nothing(sandbox: Sandbox) -> None:
     got: list[str] = []
 

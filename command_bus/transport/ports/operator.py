@@ -211,8 +211,8 @@ class StatisticsReader(Protocol):
 class EntityReader(Protocol):
     """Reads entities. Nothing here is a snapshot: an entity that comes or goes while they are read may be missing; none comes twice."""
 
-    def pages(self, shard: int) -> AsyncIterator[list[StoredEntity]]:
-        """Yield the entities of a shard that have work, or are paused or drained themselves."""
+    def pages(self, shard: int, *, deliveries: bool = False) -> AsyncIterator[list[StoredEntity]]:
+        """Yield the entities of a shard that have work, or are paused or drained themselves; or only the lines of subscriptions."""
         ...
 
     async def look(self, mailbox: str) -> StoredEntity:

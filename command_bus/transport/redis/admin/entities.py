@@ -14,6 +14,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from command_bus.messages.policies import OF_SUBSCRIPTION
 from command_bus.serialization.odd_values import stored_ms, stored_number, stored_text
 from command_bus.transport.flows import Flow, flow_of_record, parse_flow
 from command_bus.transport.mailboxes import is_mailbox, scopes_of
@@ -59,16 +60,18 @@ _STATES: dict[str, EntityCondition] = {
 class RedisEntities(RetryingRequests):
     """Implements `EntityReader`."""
 
-    async def pages(self, shard: int, *, lines: bool = False) -> AsyncIterator[list[StoredEntity]]:
+    async def pages(self, shard: int, *, lines: bool = False, deliveries: bool = False) -> AsyncIterator[list[StoredEntity]]:
         """Yield the entities of a shard, page by page: those with work, then those that are only paused or have only delayed commands.
 
-        With `lines` only the first.
+        With `lines` only the first; with `deliveries` only the lines of subscriptions.
         """
         keys = self._keys.shards[shard]
         seen: set[bytes] = set()
         for source in (keys.active,) if lines else (keys.active, keys.paused, keys.delayed_counts):
-            async for page in self._hash_pages(keys, source):
+            async for page in self._hash_pages(keys, source, match=f"*{OF_SUBSCRIPTION}*" if deliveries else None):
                 names = [name for name in page if name not in seen and b"*" not in name and is_mailbox(name)]
+                if deliveries:
+                    names = [name for name in names if OF_SUBSCRIPTION.encode() in name.partition(b":")[0]]
                 seen.update(names)
                 if names:
                     yield await self.look_at(keys, [stored_text(name) for name in names])

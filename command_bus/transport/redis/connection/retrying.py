@@ -81,12 +81,12 @@ class RetryingRequests:
             size.observe(sum(len(value) for _, fields in page for value in fields.values()), len(page))
 
     async def _hash_pages(
-        self, shard: ShardKeys, key: str, count: int = _FIELDS, *, once: bool = False
+        self, shard: ShardKeys, key: str, count: int = _FIELDS, *, once: bool = False, match: str | None = None
     ) -> AsyncIterator[dict[bytes, bytes]]:
-        """Yield the fields of a hash, page by page, perhaps one twice; with `once` no request is repeated."""
+        """Yield the fields of a hash, page by page, perhaps one twice; with `once` no request is repeated, with `match` others are left out."""
         ask, cursor, size = self._ask_once if once else self._ask, 0, PageSize(count)
         while True:
-            cursor, page = await ask(shard, _scan, key, cursor, size.count)
+            cursor, page = await ask(shard, _scan, key, cursor, size.count, match)
             if page:
                 yield page
             if not cursor:
@@ -119,8 +119,8 @@ def _range(client: Redis, key: str, start: str, count: int) -> Any:
     return client.xrange(key, min=start, count=count)
 
 
-def _scan(client: Redis, key: str, cursor: int, count: int) -> Any:
-    return client.hscan(key, cursor, count=count)
+def _scan(client: Redis, key: str, cursor: int, count: int, match: str | None) -> Any:
+    return client.hscan(key, cursor, match=match, count=count)
 
 
 async def hash_page(client: Redis, key: str, cursor: int, count: int) -> tuple[int, int, dict[bytes, bytes]]:
