@@ -67,7 +67,7 @@ def service(hops: list[str]) -> HandlerRegistry:
 
 
 @pytest.mark.parametrize("way", ["dispatch", "send", "batch", "call"])
-async def test_a_chain_that_does_not_end_is_ended(sandbox: Sandbox, way: str) -> None:
+async def test_212_a_chain_that_does_not_end_is_ended(sandbox: Sandbox, way: str) -> None:
     hops: list[str] = []
     async with sandbox.bus(registry=service(hops), max_hops=20) as bus, bus.worker():
         if way == "call":
@@ -164,6 +164,18 @@ async def test_entities_of_two_namespaces_may_have_one_name(sandbox: Sandbox) ->
             assert letter.error_type == "command_bus.errors.CallCycle"
     finally:
         await warehouse.clean()
+
+
+async def test_213_a_header_that_is_no_number_of_hops_counts_as_none(sandbox: Sandbox) -> None:
+    hops: list[str] = []
+    odd = ["x", "-1", "", "1.5", "1e3", "\u0663", "\u00b2", "9" * 5000, "\n1", "+1", "1 "]
+    async with sandbox.bus(registry=service(hops), max_hops=20) as bus, bus.worker():
+        for number, header in enumerate(odd):
+            hops.clear()
+            await bus.call(Ping(ping=f"odd-{number}", way="send", left=1), headers={"hops": header}, timeout=20)
+            await bus.wait_idle(20)
+            assert (hops[0], hops[1] in ("1", "4")) == (header, True), header
+        assert not [each async for each in bus.dead_letters.list()]
 
 
 def test_the_setting_is_checked() -> None:

@@ -339,7 +339,7 @@ async def test_what_is_younger_than_the_table_is_not_dropped(sandbox: Sandbox, s
             await until(lambda: len(seen["ledger a-1"]) == 1)
 
 
-async def test_a_full_line_is_told_and_a_repeat_completes_it(sandbox: Sandbox, seen: Seen) -> None:
+async def test_208_a_full_line_is_told_and_a_repeat_completes_it(sandbox: Sandbox, seen: Seen) -> None:
     async with sandbox.bus() as bus:
         await bus.sender.subscriptions.declare(sandbox.registry)
         await bus.entity("account@ledger", "a-1").drain("closing")
@@ -417,7 +417,7 @@ async def test_a_dead_letter_of_a_delivery_is_edited_and_replayed(sandbox: Sandb
     assert [cents for cents, _ in seen["ledger a-1"]] == [5, 6]
 
 
-async def test_there_are_200_subscriptions_at_most(sandbox: Sandbox) -> None:
+async def test_209_there_are_200_subscriptions_at_most(sandbox: Sandbox) -> None:
     async with sandbox.bus() as bus, sandbox.bus() as fresh:
         for number in range(200):
             record = SubscriptionRecord(("x",), at_most_once=False, revision=1, since_ms=1)
@@ -427,7 +427,7 @@ async def test_there_are_200_subscriptions_at_most(sandbox: Sandbox) -> None:
         assert not await fresh.subscriptions.put("s7", "x", revision=1)
 
 
-async def test_bad_input(sandbox: Sandbox, seen: Seen) -> None:
+async def test_207_what_is_no_event_or_subscription_is_refused(sandbox: Sandbox, seen: Seen) -> None:
     del seen
     registry = sandbox.registry
     event = Deposited(account="a-1", cents=1)

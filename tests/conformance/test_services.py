@@ -83,11 +83,20 @@ def test_settings_of_a_service_are_those_of_the_bus_but_for_its_place(monkeypatc
     )
     assert stock.signing_keys == settings.signing_keys
     assert "secret" not in repr(settings)
-    monkeypatch.delenv("COMMAND_BUS_SERVICES")
+
+
+def test_211_a_service_that_is_none_is_refused() -> None:
     for wrong in ({"a": "warehouse"}, {"a": "redis://x/?wrong=1"}):
         with pytest.raises(InvalidSettings, match="services: a: "):
             BusSettings(services=wrong)
-    with pytest.raises(InvalidSettings, match="shards"):
-        BusSettings(services={"a": "redis://x/?shards=many"}).service("a")
+    for name, url, text in (
+        ("a", "redis://x/?shards=many", "shards"),
+        ("a b", "redis://x/0", "namespace"),
+        ("", "redis://x/0", "namespace"),
+        ("a", "redis://x/?namespace=a{b}", "namespace"),
+        ("a" * 300, "redis://x/0", "namespace"),
+    ):
+        with pytest.raises(InvalidSettings, match=text):
+            BusSettings(services={name: url}).service(name)
     with pytest.raises(UnknownService, match="there are: none"):
         BusSettings().service("a")

@@ -80,7 +80,7 @@ async def test_many_events_keep_the_order_of_each_entity_beside_one_that_is_pois
     await _published(sandbox, calls, rows, 54, parks=parks)
 
 
-def test_a_subscription_that_takes_no_batch_is_refused(sandbox: Sandbox) -> None:
+def test_210_a_subscription_that_takes_no_batch_is_refused(sandbox: Sandbox) -> None:
     registry = sandbox.registry
 
     async def one(event: Deposited) -> None: ...

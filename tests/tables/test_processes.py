@@ -65,7 +65,7 @@ async def test_the_next_call_of_a_process_sees_nothing_of_the_one_before(sandbox
 
 
 @pytest.mark.parametrize("how", ERRORS)
-async def test_an_exception_ends_a_command_as_it_does_in_a_thread(sandbox: Sandbox, how: str) -> None:
+async def test_204_an_exception_ends_a_command_as_it_does_in_a_thread(sandbox: Sandbox, how: str) -> None:
     sandbox.registry.include(registry)
     async with sandbox.bus(settings=ONE) as bus, bus.worker():
         ends = [await _end_of(bus, kind(sheet=f"s-{number}", how=how)) for number, kind in enumerate((FailsHere, Fails))]

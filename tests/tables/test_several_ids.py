@@ -101,7 +101,7 @@ def _pairs(odd: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", WAYS)
-async def test_whatever_stands_in_an_id_it_runs_in_its_place_of_each_line(sandbox: Sandbox, name: str) -> None:
+async def test_201_whatever_stands_in_an_id_it_runs_in_its_place_of_each_line(sandbox: Sandbox, name: str) -> None:
     ran: dict[str, list[str]] = defaultdict(list)
     failed: set[str] = set()
 

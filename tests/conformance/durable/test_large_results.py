@@ -77,7 +77,7 @@ async def test_a_group_counts_results_that_have_no_room(sandbox: Sandbox, undone
     ],
     ids=["no room", "no room ignored", "reply", "chord", "chain"],
 )
-async def test_results_that_are_too_large_park_the_workflow(
+async def test_206_results_that_are_too_large_park_the_workflow(
     sandbox: Sandbox, undone: list[str], make: Callable[[], Message[Any]]
 ) -> None:
     async with sandbox.bus(max_payload=PAYLOAD) as bus, bus.worker(concurrency=20):

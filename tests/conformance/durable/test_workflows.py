@@ -264,7 +264,7 @@ async def test_a_large_group_goes_in_pages(sandbox: Sandbox, seen: Seen) -> None
     assert len(seen["render"]) == 600
 
 
-def test_bad_input() -> None:
+def test_205_what_is_no_workflow_is_refused() -> None:
     class Happened(Event, entity="page"):
         page: EntityId
 

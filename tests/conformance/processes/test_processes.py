@@ -80,7 +80,7 @@ FAILS = {
 
 
 @pytest.mark.parametrize("how", FAILS)
-async def test_a_child_that_ends_badly_is_a_failed_attempt_and_its_line_goes_on(own: Sandbox, how: str) -> None:
+async def test_203_a_child_that_ends_badly_is_a_failed_attempt_and_its_line_goes_on(own: Sandbox, how: str) -> None:
     async with own.bus(settings=BusSettings(processes=1)) as bus, bus.worker():
         neighbour = asyncio.create_task(bus.call(Compute(sheet="s-2", value=1), timeout=20))
         with pytest.raises(CommandFailed, match=FAILS[how]):
@@ -281,7 +281,7 @@ async def test_a_test_bus_runs_it_in_line() -> None:
         assert (told[0], told[3]) == ("c-1", str(os.getpid()))
 
 
-def test_what_cannot_run_in_a_process_is_refused() -> None:
+def test_202_what_cannot_run_in_a_process_is_refused() -> None:
     own = HandlerRegistry()
 
     class Local(Command[None], entity="sheet"):

@@ -59,7 +59,7 @@ async def test_a_full_shard_takes_it_in_all_lines_or_in_none(sandbox: Sandbox, l
         assert await depth_of(bus) == 1
 
 
-async def test_what_puts_commands_into_one_line_refuses_it(sandbox: Sandbox, log: Log) -> None:
+async def test_200_what_puts_commands_into_one_line_refuses_it(sandbox: Sandbox, log: Log) -> None:
     refused: list[str] = []
 
     class Sends(Command[None], entity="account"):
@@ -86,7 +86,9 @@ async def test_what_puts_commands_into_one_line_refuses_it(sandbox: Sandbox, log
     assert "raw" not in log.ended["a-1"]
 
 
-async def test_entities_of_several_shards_are_refused_unless_shard_by_brings_them_together(sandbox: Sandbox, log: Log) -> None:
+async def test_199_entities_of_several_shards_are_refused_unless_shard_by_brings_them_together(
+    sandbox: Sandbox, log: Log
+) -> None:
     async with sandbox.bus(shards=8) as bus:
         pair = next(
             (f"c-0/{one}", f"c-0/{other}")
@@ -174,7 +176,7 @@ async def test_a_call_to_one_of_its_own_entities_is_refused(sandbox: Sandbox, lo
     assert log.ended["audits"] == ["done"]
 
 
-def test_classes_that_name_several_entities_are_checked() -> None:
+def test_198_classes_that_name_several_entities_are_checked() -> None:
     with pytest.raises(RegistrationError, match="at most 8"):
         type(
             "Nine",
