@@ -13,11 +13,13 @@ from command_bus import (
     CommandContext,
     DurableContext,
     EntityId,
+    Event,
     HandlerRegistry,
     RetryPolicy,
     every,
 )
 from command_bus.errors import InvalidSettings
+from command_bus.workflows import chain
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 
@@ -37,6 +39,16 @@ class Root(Command[list[str]], entity="root", durable=True, retry=ONCE):
 class Hop(Command[str], entity="order", retry=ONCE):
     order: EntityId
     to: str = ""
+
+
+class Heard(Event, entity="order", name="order.heard"):
+    order: EntityId
+    number: int
+
+
+class Say(Command[None], entity="order", retry=ONCE):
+    order: EntityId
+    number: int
 
 
 def service(hops: list[str]) -> HandlerRegistry:
@@ -80,6 +92,35 @@ async def test_212_a_chain_that_does_not_end_is_ended(sandbox: Sandbox, way: str
         assert hops == [str(number) for number in range(21)]
         assert {each.error_type for each in letters} == {"command_bus.errors.CallCycle"}
         assert [each for each in letters if "max_hops=20" in each.error_message]
+
+
+@pytest.mark.parametrize("way", ["context", "bus", "chain"])
+async def test_events_that_cause_each_other_are_ended(sandbox: Sandbox, way: str) -> None:
+    """personium-core 123, home-assistant core 173519: an event whose handler publishes it again."""
+    seen: list[int] = []
+
+    @sandbox.registry.subscribes("echo", Heard, retry=ONCE)
+    async def echo(event: Heard, context: CommandContext) -> None:
+        seen.append(event.number)
+        again = Heard(order="o-1", number=event.number + 1)
+        if way == "context":
+            context.publish(again)
+        elif way == "bus":
+            await context.bus.publish(again)  # type: ignore[union-attr]
+        else:
+            await context.bus.dispatch(chain(Say(order="o-1", number=event.number + 1)))  # type: ignore[union-attr]
+
+    @sandbox.registry.handles(Say)
+    async def say(command: Say, context: CommandContext) -> None:
+        context.publish(Heard(order="o-1", number=command.number))
+
+    async with sandbox.bus(max_hops=20) as bus, bus.worker():
+        await bus.sender.subscriptions.declare(sandbox.registry)
+        await bus.publish(Heard(order="o-1", number=0))
+        await bus.wait_idle(20)
+        letters = [each async for each in bus.dead_letters.list()]
+        assert {each.error_type for each in letters} == {"command_bus.errors.CallCycle"}
+        assert seen == list(range(7 if way == "chain" else 21))
 
 
 async def test_delayed_commands_and_firings_begin_again(sandbox: Sandbox) -> None:

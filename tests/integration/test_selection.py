@@ -186,6 +186,18 @@ async def test_who_stops_has_what_was_done_and_can_ask_again(url: str) -> None:
         assert not (await bus.stats()).depth
 
 
+async def test_of_several_who_cancel_the_same_each_counts_what_it_did(url: str) -> None:
+    """hail 15120, camunda 30940 and 44841: counts that go wrong, acts on over 10,000, acts on nothing."""
+    async with CommandBus(url, namespace="three") as bus:
+        step = await last(bus.commands.select(name="Ship").cancel())
+        assert (step.looked, step.matched, step.done, step.complete) == (0, 0, 0, True)
+        await bus.dispatch_batch([Ship(order=f"o-{number % 3_000}") for number in range(12_000)])
+        steps = await asyncio.gather(*(last(bus.commands.select(name="Ship").cancel()) for _ in range(3)))
+        assert sum(step.done for step in steps) == 12_000
+        assert all(step.complete and step.done + step.left == step.matched for step in steps)
+        assert (await bus.stats()).depth == 0
+
+
 async def test_a_unique_key_of_a_cancelled_command_is_free(url: str) -> None:
     async with CommandBus(url, namespace="unique") as bus:
         await bus.dispatch(Bill(order="o-1"), unique=Unique("once"))
