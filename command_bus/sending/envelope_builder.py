@@ -46,7 +46,7 @@ from command_bus.serialization.envelope_options import (
     with_mailbox,
 )
 from command_bus.serialization.equality import NotPlain, digest, digest_of_head
-from command_bus.serialization.limits import PayloadLimits
+from command_bus.serialization.limits import PayloadLimits, reading_limits
 from command_bus.serialization.models import MessageCodec, codec_for
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.serialization.protection import Protection
@@ -159,8 +159,8 @@ class EnvelopeBuilder:
         self._routes: dict[type[Message[Any]], _Route] = {}
         self._names: dict[str, type[Message[Any]]] = {}
         self._compresses = settings.compress_above is not None  # or a class does
-        self.limits = limits = PayloadLimits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
-        self.digest_of = partial(command_digest, limits=limits, protection=protection)
+        self.limits = PayloadLimits(max_bytes=settings.max_payload, max_nesting=settings.max_nesting)
+        self.digest_of = partial(command_digest, limits=reading_limits(settings), protection=protection)
 
     def outgoing(self, message: Message[Any], options: DispatchOptions = _NONE) -> OutgoingMessage:
         """Return a message with its options, checked and encoded.

@@ -19,7 +19,8 @@ from command_bus.serialization.models import codec_for
 
 _FOR_EVER = RetryPolicy(attempts=1_000_000_000)
 """A hold that gave up would let others into the lines of a command that runs."""
-_LIMITS = PayloadLimits()
+_LIMITS = PayloadLimits(max_bytes=1 << 31)
+"""The command itself was checked."""
 
 
 class Hold(Command[Any], name="command_bus.Hold", durable=True):

@@ -113,9 +113,7 @@ class WireEnvelope:
     def others(self) -> Sequence[tuple[str, str]]:
         """The further entities of the whole, with types."""
         across = ACROSS.of(self.options)
-        if across is None:
-            return OTHERS.of(self.options)
-        return tuple(each for each in across.entities if each != (self.entity_type, self.entity_id))
+        return OTHERS.of(self.options) if across is None else across.entities[1:]
 
 
 Sign = Callable[[bytes], bytes]

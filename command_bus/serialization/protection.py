@@ -187,9 +187,10 @@ class Protection:
         """Return the reply to a command: encrypted if the command was, since then its caller has the cipher."""
         if self.cipher is None or not envelope.flags & ENCRYPTED:
             return outcome
+        names = (envelope.name, *envelope.first_entity)
         try:
-            secret = bytes(self.cipher.encrypt(outcome.value, self._aad("reply", *_names(envelope))))
-            return replace(outcome, value=secret, encrypted=_names(envelope)[1:])
+            secret = bytes(self.cipher.encrypt(outcome.value, self._aad("reply", envelope.dispatched_id, *names)))
+            return replace(outcome, value=secret, encrypted=names)
         except Exception as error:  # noqa: BLE001 - as above
             raise BadResult(f"the cipher failed to encrypt the reply: {type(error).__name__}") from None
 

@@ -114,8 +114,7 @@ class Retention:
         return OutcomeRecord(
             status,
             envelope.name,
-            envelope.entity_type,
-            envelope.entity_id,
+            *envelope.first_entity,
             started.attempt if started is not None else 0,
             self.worker,
             accepted_ms(place) if place[:1].isdecimal() else 0,
