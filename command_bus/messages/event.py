@@ -157,7 +157,7 @@ def matcher(pattern: str) -> Callable[[str], object]:
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL).fullmatch
 
 
-_BUILT_IN: Final = frozenset({Publish.spec().name, "command_bus.Chain", "command_bus.Group"})
+_BUILT_IN: Final = frozenset({Publish.spec().name, "command_bus.Chain", "command_bus.Group", "command_bus.Hold"})
 
 
 def handles(commands: Collection[str], name: str) -> bool:

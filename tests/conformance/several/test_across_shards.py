@@ -158,6 +158,7 @@ async def test_what_waits_in_a_later_shard_holds_the_lines_before_and_can_be_can
         await bus.dispatch(Move(source=A, target=C, note="moved"), command_id="held")
         await bus.dispatch(Deposit(account=A, note="behind"))
         await until(lambda: is_suspended(bus, A))
+        assert (await bus.entity("account", A).show()).handlers == 1, "every worker has what handles it"
         assert moves.ended[A] == []
         assert await bus.commands.cancel("held", reason="no more", running=True)
         await until(lambda: has_ended(moves, A, "behind"))

@@ -86,10 +86,11 @@ for i = 5, #ARGV, 5 do
     if at == 0 then  -- accepted when it was written; kept, it stands by that moment
       at = waits_until(due, delayed, later, name, id, 0, tonumber(string.match(ARGV[i], '^%d+')))
     end
-    deliver(keys, KEYS[key], KEYS[key + 1], ARGV[i + 1], at or nil, ARGV[i + 3], ARGV[i + 4], queue_up)
+    local known =
+      deliver(keys, KEYS[key], KEYS[key + 1], ARGV[i + 1], at or nil, ARGV[i + 3], ARGV[i + 4], queue_up)
     redis.call('HSET', relayed, 'c' .. id, ARGV[i])
-    if publish then publish('accepted', name, parts_sent(ARGV[i + 3]), '', '', '', '') end
-    accepted = accepted + 1
+    if publish and not known then publish('accepted', name, parts_sent(ARGV[i + 3]), '', '', '', '') end
+    accepted = accepted + (known and 0 or 1)
   end
   key = key + 2
 end

@@ -20,7 +20,8 @@ local function deliver_outcome(keys, box, side, name, outcome, extra)
 end
 
 -- Put it into its mailbox, or let it wait until a moment, `at`; nil if it takes its place at once. Called
--- behind the first write, so it does not fail. `keys` has the names of the keys ready, active, lone, paused
+-- behind the first write, so it does not fail. Return true if its mark says that it was here before: a shard
+-- that has gone back in time sends what it sent. `keys` has the names of the keys ready, active, lone, paused
 -- (nil where nothing is paused), due, delayed, later and suspended, and `now` in ms; `queue_up` is the line,
 -- nil where none is in use. A command with a mark has that as `extra`, and the mark's key as `other`. An
 -- outcome has the side record's.
@@ -28,7 +29,7 @@ local function deliver(keys, box, other, text, at, envelope, extra, queue_up)
   local _, flow, name, id = parse_follow_up(text)
   if flow == OUTCOME then return deliver_outcome(keys, box, other, name, envelope, extra) end
   flow = stored_flow(flow)
-  if extra ~= '' then redis.pcall('SET', other, extra) end
+  if extra ~= '' and not redis.pcall('SET', other, extra, 'NX') then return true end
   local _, lines = parts_sent(envelope)
   if lines then at = at or stands_until(keys.due, keys.delayed, keys.later, name, id, lines, keys.now) end
   if not at and put_one(keys, name, box, envelope, flow, queue_up) then at = keys.now + 1000 end
