@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from command_bus.clock import checked_seconds
@@ -16,7 +15,6 @@ from command_bus.durable.undo import Ending, Undo, ending_as
 from command_bus.durable.values import child_of, compare, readable_codec
 from command_bus.errors import BadResult, BadStep, CallCycle, CommandBusError, CommandCancelled
 from command_bus.messages.outgoing import OutgoingMessage
-from command_bus.sending.follow_ups import while_away
 from command_bus.serialization.envelope_options import DURABLE
 from command_bus.serialization.limits import printable
 from command_bus.serialization.reply import Completed, is_completed, unpack_reply
@@ -157,9 +155,8 @@ class HeldCall(Call):
         run = self.run
         with suppress(CommandBusError):  # it ends with that
             await super().result()
-        raise_fence = run.tools.children.session.transport.durable.raise_fence
-        above = await while_away(partial(raise_fence, self._last, 0))
-        await while_away(partial(raise_fence, run.lease.mailbox, above))
+        above = await run.tools.records.raise_fence(self._last, 0)
+        await run.tools.records.raise_fence(run.lease.mailbox, above)
         return ending_as(run.fields[self.field], run.tools.limits)
 
 

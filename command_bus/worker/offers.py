@@ -14,14 +14,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from random import Random
 from typing import NamedTuple
 
 from command_bus.clock import mono
 from command_bus.errors import CommandBusError
 from command_bus.messages.event import handles
-from command_bus.sending.follow_ups import while_away
 from command_bus.serialization.announcements import worker_statuses
 from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, GiveBack, Retry, Started, Step
 
@@ -136,7 +134,7 @@ class Offers:
         """
         if isinstance(offer, Behind):
             if self._raise_fence is not None:
-                await while_away(partial(self._raise_fence, *offer))
+                await self._raise_fence(*offer)
             return GIVE_BACK_UNCOUNTED
         if offer.otherwise is None:
             return self.unknown(started, offer)

@@ -352,9 +352,8 @@ def _children(worker: Worker, session: Session) -> Children | None:
     return Children(worker.settings.processes, worker.settings.process_tasks, reading_limits(worker.settings))
 
 
-def _offers(worker: Worker, session: Session) -> Offers:
-    others = OtherWorkers(session.transport.announcements.workers)
-    return Offers(JITTER, worker.name, others, session.transport.durable.raise_fence)
+def _offers(worker: Worker, session: Session, side: WorkerSide) -> Offers:
+    return Offers(JITTER, worker.name, OtherWorkers(session.transport.announcements.workers), side.side_records.raise_fence)
 
 
 class _Parts:
@@ -386,7 +385,7 @@ class _Parts:
             worker.name,
             settings.grace,
             works=lambda: self.side.consumer.reads or worker.finishing(),
-            offers=_offers(worker, session),
+            offers=_offers(worker, session, self.side),
             durable=_durable_runs(worker, session, decisions, self.side),
             contexts=CommandContexts(),
             side=self.side,

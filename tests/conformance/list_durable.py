@@ -76,6 +76,12 @@ class ListSideRecords:
     ) -> asyncio.Future[list[Stored] | None]:
         return asyncio.ensure_future(self._store(lease, command_id, notes, progressed=progressed))
 
+    def raise_fence(self, mailbox: str, fence: int) -> asyncio.Future[int]:
+        highest = self._server.counters["fence"] = max(self._server.counters["fence"], fence)
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        answer.set_result(highest)
+        return answer
+
     async def _store(self, lease: Lease, command_id: str, notes: Sequence[Note], *, progressed: bool) -> list[Stored] | None:
         await self._line.open.wait()
         await asyncio.sleep(0)
@@ -107,10 +113,6 @@ class ListDurableCommands:
 
     def __init__(self, server: ListServer) -> None:
         self._server = server
-
-    async def raise_fence(self, mailbox: str, fence: int) -> int:
-        highest = self._server.counters["fence"] = max(self._server.counters["fence"], fence)
-        return highest
 
     async def look_up(self, mailbox: str, command_id: str, called: CalledCommand) -> bool:
         return False  # it loses none

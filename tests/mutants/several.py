@@ -160,8 +160,8 @@ SEVERAL = (
     Mutant(
         "several: a hold ends before its shard's fences are above that of the run",
         "durable/waits.py",
-        "run.lease.mailbox, above))",
-        "run.lease.mailbox, 0))",
+        "run.lease.mailbox, above)",
+        "run.lease.mailbox, 0)",
         f"{_ACROSS}::test_one_fence_holds_for_all_whatever_the_clocks_of_the_shards",
     ),
     Mutant(

@@ -78,6 +78,14 @@ class SideRecords(Protocol):
         """
         ...
 
+    def raise_fence(self, mailbox: str, fence: int) -> asyncio.Future[int]:
+        """See to it that the next starts in the shard of this mailbox have fences above this one; repeat it until there is an answer.
+
+        Returns:
+            A fence above which theirs are.
+        """
+        ...
+
 
 class SignalToBring(NamedTuple):
     """A signal for a durable command.
@@ -135,10 +143,6 @@ class DurableCommands(Protocol):
 
     async def has_begun(self, mailbox: str, command_id: str) -> bool:
         """Return whether a command that runs or waits in this mailbox has stored something."""
-        ...
-
-    async def raise_fence(self, mailbox: str, fence: int) -> int:
-        """See to it that the next starts in the shard of this mailbox have fences above this one; return one above which theirs are."""
         ...
 
     async def record(self, mailbox: str, command_id: str) -> Mapping[str, bytes]:

@@ -17,8 +17,7 @@ from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.durable.lost_outcomes import LostOutcomes, Telling, told_and_confirmed
 from command_bus.transport.redis.durable.side_records import read_side_record
-from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import RAISE_FENCE
+from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
 _PAGE = 1000
 _AT_ONCE = 50
@@ -53,10 +52,6 @@ class RedisDurableCommands(RetryingRequests, DurableCommands):
     async def has_begun(self, mailbox: str, command_id: str) -> bool:
         of, is_plain = await self.fields(mailbox, command_id, [_MESSAGE, _PLAIN])
         return of is not None and is_plain is None
-
-    async def raise_fence(self, mailbox: str, fence: int) -> int:
-        keys = self._keys_of(mailbox)
-        return int(await self._run(keys, RAISE_FENCE, [keys.ready, keys.fence], [GROUP, fence]))
 
     async def record(self, mailbox: str, command_id: str) -> Mapping[str, bytes]:
         keys = self._keys_of(mailbox)

@@ -23,7 +23,7 @@ from command_bus.transport.redis.connection.errors import is_of_a_value
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
 from command_bus.transport.redis.connection.script_line import Read, ReadLine, ScriptBatch, WorkerLine
 from command_bus.transport.redis.keys import GROUP, KeySpace, ShardKeys
-from command_bus.transport.redis.scripts import READ_RECORDS, RECORD_STEPS
+from command_bus.transport.redis.scripts import RAISE_FENCE, READ_RECORDS, RECORD_STEPS
 from command_bus.transport.redis.step_arguments import follow_up_text
 from command_bus.transport.steps import FollowUp, Lease
 
@@ -59,6 +59,35 @@ def _record(found: list[bytes]) -> dict[str, bytes]:
     return {stored_text(name): value for name, value in zip(found[::2], found[1::2], strict=True)}
 
 
+class _Floor(NamedTuple):
+    """A fence that the next ones of a shard are to be above."""
+
+    fence: int
+    answer: asyncio.Future[int]
+
+
+class _Fences(WorkerLine[_Floor]):
+    """The line of fences that one shard is to be above: the highest is for all."""
+
+    def __init__(self, connections: Connections, keys: ShardKeys) -> None:
+        super().__init__(connections, f"command_bus.fences{keys.prefix}", "cannot raise the fence of a shard")
+        self._names = [keys.ready, keys.fence]
+
+    def submit(self, fence: int) -> asyncio.Future[int]:
+        answer: asyncio.Future[int] = self._future()
+        self._put(_Floor(fence, answer))
+        return answer
+
+    def _batch(self, items: list[_Floor]) -> ScriptBatch[_Floor]:
+        return ScriptBatch(RAISE_FENCE, self._names, [GROUP, max(each.fence for each in items)], items)
+
+    def _hand_out(self, batch: ScriptBatch[_Floor], answer: list[Any], *, confirmed: bool = True) -> None:
+        del confirmed
+        for each in batch.items:
+            if not each.answer.done():
+                each.answer.set_result(int(answer[0]))
+
+
 _MOST_ITEMS = 128
 _PAGE = 256
 _MOST_FIELDS = 1_000
@@ -89,6 +118,7 @@ class RedisSideRecords(SideRecords):
         self._keys = keys
         self._shards = [_Shard(connections.at(shard.prefix), keys, shard) for shard in keys.shards]
         self._reads = [RecordReads(connections.at(shard.prefix), shard) for shard in keys.shards]
+        self._fences = [_Fences(connections.at(shard.prefix), shard) for shard in keys.shards]
 
     async def read(self, lease: Lease, command_id: str) -> Mapping[str, bytes]:
         """Read them. While the server is away this waits, as a settlement would."""
@@ -128,9 +158,13 @@ class RedisSideRecords(SideRecords):
     ) -> asyncio.Future[list[Stored] | None]:
         return self._shards[lease.shard].submit(lease, command_id, notes, "1" if progressed else "0" if keeps else "d")
 
+    def raise_fence(self, mailbox: str, fence: int) -> asyncio.Future[int]:
+        return self._fences[self._keys.shard_of(mailbox)].submit(fence)
+
     async def close(self, patience: float) -> None:
         """Wait for what is in flight, at most `patience` seconds."""
-        await all_of(*(shard.close(patience) for shard in self._shards), *(reads.end() for reads in self._reads))
+        ending = [*(reads.end() for reads in self._reads), *(fences.end() for fences in self._fences)]
+        await all_of(*(shard.close(patience) for shard in self._shards), *ending)
 
 
 async def read_side_record(connections: Connections, key: str) -> dict[str, bytes]:

@@ -7,7 +7,7 @@
 -- ARGV[1]  group  of consumers
 -- ARGV[2]  floor  the fence of the other shard; 0: none, it is only read
 --
--- returns the shard's highest fence, or its time if that is higher
+-- returns the shard's highest fence, or its time if that is higher, in a list
 
 pass_memory_limit(KEYS[1], ARGV[1])
 local kept = tonumber(redis.call('GET', KEYS[2]) or '') or 0
@@ -15,4 +15,4 @@ if kept >= 9007199254740992 then kept = 0 end
 local floor = tonumber(ARGV[2])
 if floor > kept then redis.call('SET', KEYS[2], ARGV[2]) end
 local time = redis.call('TIME')
-return string.format('%.0f', math.max(kept, floor, time[1] * 1000000 + time[2]))
+return {string.format('%.0f', math.max(kept, floor, time[1] * 1000000 + time[2]))}
