@@ -21,7 +21,7 @@ _DID_SOMETHING = ("completed", "failed", "interrupted")
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """The run of a node: when its first one began, when the one that counts ended, and what it came to."""
+    """The fate of a node: when its first run began, when the run that counts ended, and what it came to."""
 
     id: str
     outcome: str
