@@ -45,7 +45,7 @@ def test_the_figures_of_the_evidence_stand_on_the_pages_that_it_names() -> None:
     pages = page("guarantees.md") + page("performance.md") + page("spark.md")
     measured = {number(figure) for figure in _FIGURE.findall(pages) if "." not in figure.rstrip(",.")}
     runs = _CHAOS.findall(pages)
-    assert len(runs) == 4
+    assert len(runs) == 8
     failovers = sum(int(found[1]) for found in re.finditer(r"(\d+) failovers", "".join(rest for _, _, rest in runs)))
     added = {sum(number(commands) for commands, _, _ in runs), sum(number(faults) for _, faults, _ in runs), failovers}
     assert added <= told
