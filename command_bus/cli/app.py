@@ -47,6 +47,7 @@ COMMANDS = (
     LazyCommand("workers", "List live workers, and those that were lost.", "inspect"),
     LazyCommand("introspect", "List commands as the workers announce them.", "inspect"),
     LazyCommand("generate", "Generate client code, as Python or TypeScript."),
+    LazyCommand("schema", "Export schemas; check changes without workers."),
     LazyCommand("serve", "Serve commands over HTTP, for other languages."),
     LazyCommand("token", "Create a token of the gateway, and its hash.", "serve"),
     LazyCommand("dashboard", "Serve pages for operators in a browser."),
