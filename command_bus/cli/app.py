@@ -84,7 +84,7 @@ def _program(
       0    done, or shown
       1    not done: refused, failed, not there, not confirmed; or `doctor` and `workers` found a problem
       2    wrong usage, an invalid setting, or a missing package
-      3    unknown whether it was done: no answer in time (`send`, `call`, `publish`)
+      3    unknown whether it was done: no answer in time (`send`, `call`, `publish`); or `schema check`: workers first
       4    no server
       130  Ctrl-C (`top` and `events follow`: 0)
     """  # noqa: D301 - \b makes typer keep the lines

@@ -115,3 +115,51 @@ class TestExport:
     def test_other_files_are_refused(self, text: str) -> None:
         with pytest.raises(InvalidSettings):
             read_document(text)
+
+
+class TestCheck:
+    @pytest.fixture(autouse=True)
+    def exported(self, program: Program) -> None:
+        program("export", "till:bus", "--out", "schemas.json")
+
+    def test_nothing_has_changed(self, program: Program) -> None:
+        assert program("check", "till:bus", "--against", "schemas.json") == (0, "no change\n")
+
+    def test_workers_first(self, program: Program) -> None:
+        code, text = program("check", "till:bus", "--against", "schemas.json", "--json", source=APP.replace("gt=0", "gt=-2"))
+        change = {"command": "Deposit", "field": "cents", "verdict": "workers first", "compares": "forward"}
+        found = json.loads(text)
+        assert (code, found["verdict"]) == (3, "workers first")
+        assert [{**each, "text": ""} for each in found["changes"]] == [{**change, "text": ""}]
+
+    def test_it_breaks_unless_that_is_accepted(self, program: Program) -> None:
+        narrower = APP.replace("gt=0", "gt=9")
+        code, text = program("check", "till:bus", "--against", "schemas.json", source=narrower)
+        assert code == 1
+        assert "breaks   Deposit  cents  backward  at least 10 is read, and 1 may be sent" in text
+        code, text = program("check", "till:bus", "--against", "schemas.json", "--accept", "Deposit.cents", source=narrower)
+        assert code == 0
+        assert "accepted: at least 10 is read" in text
+
+    def test_a_command_is_gone(self, program: Program) -> None:
+        less = APP.replace("@registry.handles(Balance)", "")
+        words = ("check", "till:bus", "--against", "schemas.json")
+        assert program(*words, source=less)[0] == 1
+        assert program(*words, "--accept", "Balance", source=less)[0] == 1
+        assert program(*words, "--removed", "Balance", source=less)[0] == 0
+
+    def test_what_is_accepted_in_vain_is_told(self, program: Program) -> None:
+        code, text = program(
+            "check", "till:bus", "--against", "schemas.json", "--accept", "Deposit.cents", "--removed", "Balance"
+        )
+        assert code == 0
+        assert "Balance is accepted, and nothing is said of it" in text
+        assert "Deposit.cents is accepted, and nothing is said of it" in text
+
+    @pytest.mark.parametrize(
+        "words",
+        [["till:bus"], ["till:bus", "--against", "none.json"], ["till:bus", "--live", "--against", "schemas.json"],
+         ["--against", "schemas.json"], ["till:bus", "--against", "till.py"]],
+    )  # fmt: skip
+    def test_wrong_usage(self, program: Program, words: list[str]) -> None:
+        assert program("check", *words)[0] == 2

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from command_bus.cli.connection import bus_of_app, run_command
-from command_bus.cli.options import Target, command_group, with_target
-from command_bus.cli.output import to_json
-from command_bus.cli.terminal import echo, escape, usage_error
+from command_bus.cli.commands.inspect import announced_commands
+from command_bus.cli.connection import bus_of_app, on_bus, run_command
+from command_bus.cli.options import Answer, Target, command_group, with_target
+from command_bus.cli.output import table, to_json
+from command_bus.cli.terminal import ExitCode, echo, escape, print_error, usage_error
+from command_bus.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from command_bus.bus import CommandBus
@@ -47,6 +49,53 @@ def export_schemas(
     else:
         out.write_text(text, encoding="utf-8")
         echo(f"{out}: {len(document['commands'])} commands")
+
+
+@schema.command("check", short_help="Tell what the changes since a file break.")
+@with_target
+def check_schemas(
+    import_string: ImportString = None,
+    *,
+    against: Annotated[Path, Option(metavar="FILE", help="What `schema export` wrote of the release that runs.", dir_okay=False)],
+    live: Annotated[bool, Option("--live", help="Check what the workers announce, in place of an application.")] = False,
+    removed: Annotated[
+        list[str] | None, Option(metavar="NAME", help="Accept that this command is gone; may be repeated.")
+    ] = None,
+    accept: Annotated[
+        list[str] | None,
+        Option(metavar="NAME.FIELD", help="Accept what is said of this field, as the table names it; may be repeated."),
+    ] = None,
+    include: Include = None,
+    target: Target,
+) -> Answer:
+    """Compare an application's commands, fields and replies with those of a file, and tell what the changes break.
+
+    Backward: new workers read what old senders sent and what waits. Forward: old workers read what new senders send. Replies: old callers
+    read what new workers reply. Where shapes fit, and where a version has risen, the values in the file go through the upcasters and the
+    new class. No server is asked, but with --live. What signals carry is declared in no class: it is not compared.
+
+    \b
+    Exit codes: 0 fits, 1 breaks, or it cannot be told, 2 wrong usage, 3 fits if the workers are deployed before the senders,
+    4 no server (--live).
+    """  # noqa: D301
+    from command_bus.cli.schemas.compare import FITS, WORKERS_FIRST, accepted, changes, worst
+    from command_bus.cli.schemas.document import announced, described, read_document
+
+    if live and import_string is not None:
+        raise usage_error("--live checks what the workers announce: leave the application out")
+    try:
+        old = read_document(against.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, InvalidSettings) as error:
+        raise usage_error(f"{against}: {error.message if isinstance(error, InvalidSettings) else error}") from None
+    new = announced(on_bus(target, announced_commands)) if live else described(_application(import_string, include, target))
+    found, stale = accepted(changes(old, new), {*(removed or ())}, {*(accept or ())})
+    for each in stale:
+        print_error(f"{each} is accepted, and nothing is said of it")
+    verdict = worst(found)
+    rows = [(each.verdict, each.command, each.field, each.compares, each.text) for each in found]
+    text = table(["verdict", "command", "field", "compares", "change"], rows) if rows else ["no change"]
+    code = ExitCode.WORKERS_FIRST if verdict == WORKERS_FIRST else ExitCode.FAILED
+    return Answer({"verdict": verdict, "changes": found}, text, verdict == FITS, code)
 
 
 def _application(import_string: str | None, include: list[str] | None, target: Target) -> CommandBus:
