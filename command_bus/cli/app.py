@@ -47,6 +47,7 @@ COMMANDS = (
     LazyCommand("workers", "List live workers, and those that were lost.", "inspect"),
     LazyCommand("introspect", "List commands as the workers announce them.", "inspect"),
     LazyCommand("generate", "Generate client code, as Python or TypeScript."),
+    LazyCommand("schema", "Export schemas; check changes without workers."),
     LazyCommand("serve", "Serve commands over HTTP, for other languages."),
     LazyCommand("token", "Create a token of the gateway, and its hash.", "serve"),
     LazyCommand("dashboard", "Serve pages for operators in a browser."),
@@ -83,7 +84,7 @@ def _program(
       0    done, or shown
       1    not done: refused, failed, not there, not confirmed; or `doctor` and `workers` found a problem
       2    wrong usage, an invalid setting, or a missing package
-      3    unknown whether it was done: no answer in time (`send`, `call`, `publish`)
+      3    unknown whether it was done: no answer in time (`send`, `call`, `publish`); or `schema check`: workers first
       4    no server
       130  Ctrl-C (`top` and `events follow`: 0)
     """  # noqa: D301 - \b makes typer keep the lines

@@ -164,7 +164,7 @@ async def open_bus(target: Target, *, may_begin: bool = False) -> AsyncGenerator
         TransportUnavailable: The server cannot be reached.
     """
     try:
-        bus = await _bus_of_app(target) if target.app is not None else await _bus_of_settings(target, may_begin=may_begin)
+        bus = await bus_of_app(target) if target.app is not None else await _bus_of_settings(target, may_begin=may_begin)
         await bus.open()
     except TransportUnavailable as error:  # nothing was sent yet, so the outcome is known
         raise TransportUnavailable(error.message) from error
@@ -211,7 +211,12 @@ async def _bus_of_settings(target: Target, *, may_begin: bool) -> CommandBus:
     return CommandBus(settings=settings, registry=HandlerRegistry(), **choices)
 
 
-async def _bus_of_app(target: Target) -> CommandBus:
+async def bus_of_app(target: Target) -> CommandBus:
+    """Return the application's bus, not open.
+
+    Raises:
+        InvalidSettings: The application cannot be loaded, or has another server or namespace.
+    """
     from command_bus.cli.loading import import_object, resolve_bus
 
     app = target.app or ""

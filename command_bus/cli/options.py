@@ -127,12 +127,14 @@ class Answer(NamedTuple):
     Attributes:
         data: What `--json` prints.
         text: What is printed for people: a line or table, or several, which are made only then.
-        done: Whether the exit code is 0; else it is 1.
+        done: Whether the exit code is 0.
+        code: The exit code else.
     """
 
     data: Any
     text: str | Iterable[str]
     done: bool = True
+    code: ExitCode = ExitCode.FAILED
 
     def show(self, *, as_json: bool) -> None:
         """Show the answer.
@@ -146,7 +148,7 @@ class Answer(NamedTuple):
         for line in (text,) if isinstance(text, str) else text:
             echo(line)
         if not self.done:
-            raise Exit(ExitCode.FAILED)
+            raise Exit(self.code)
 
 
 def outcome(name: str, result: str, *, done: bool = True) -> Answer:

@@ -33,6 +33,7 @@ class ExitCode(IntEnum):
     FAILED = 1
     USAGE = 2
     UNKNOWN = 3
+    WORKERS_FIRST = 3
     UNREACHABLE = 4
     INTERRUPTED = 130
 

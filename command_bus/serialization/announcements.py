@@ -51,6 +51,7 @@ def read_description(name: str, record: bytes, workers: tuple[str, ...]) -> Comm
         version=_version(facts.get("version", 1)),
         also=_also(facts.get("also", ())),
         across_shards=facts.get("across_shards") is True,
+        durable=facts.get("durable") is True,
     )
 
 
@@ -135,6 +136,7 @@ class CommandInfo:
         version: Number of the form that its fields have (see `upcasts`).
         also: Types of further entities in whose lines it stands, each with the field that holds the id.
         across_shards: Whether all these may be of several shards.
+        durable: Whether its handler survives its worker.
     """
 
     name: str
@@ -149,6 +151,7 @@ class CommandInfo:
     version: int = 1
     also: tuple[tuple[str, str], ...] = ()
     across_shards: bool = False
+    durable: bool = False
 
     def others(self, fields: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         """Return types and ids of the further entities of a command with these fields."""

@@ -72,12 +72,15 @@ class WorkerBus(HandlerBus, Protocol):
 
 def describe_commands(registry: HandlerRegistry, settings: BusSettings) -> dict[str, bytes]:
     """Return the JSON descriptions of a worker's commands by wire name: enough to send them without their classes."""
-    described = {
-        handler.spec.name: describe_message(handler.message_type, settings)
-        for handler in registry
-        if not is_internal(handler.spec.name) and handler.declared is None
-    } | {kind.spec().name: describe_message(kind, settings) for kind in registry.messages() if issubclass(kind, Event)}
+    described = {name: describe_message(kind, settings) for name, kind in announced_kinds(registry).items()}
     return {name: record for name, record in described.items() if record is not None}
+
+
+def announced_kinds(registry: HandlerRegistry) -> dict[str, type[Message[Any]]]:
+    """Return the classes that a worker announces, by wire name: of the commands that it handles, and of all events."""
+    handled = [each for each in registry if not is_internal(each.spec.name) and each.declared is None]
+    events = [kind for kind in registry.messages() if issubclass(kind, Event)]
+    return {each.spec.name: each.message_type for each in handled} | {kind.spec().name: kind for kind in events}
 
 
 def describe_message(kind: type[Message[Any]], settings: BusSettings) -> bytes | None:
@@ -94,6 +97,8 @@ def describe_message(kind: type[Message[Any]], settings: BusSettings) -> bytes |
         facts["also"] = spec.others
     if spec.across_shards:
         facts["across_shards"] = True
+    if spec.durable:
+        facts["durable"] = True
     facts |= describe_command(kind, spec, policy)
     return json.dumps(facts, sort_keys=True, default=str).encode()
 

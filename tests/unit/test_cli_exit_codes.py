@@ -70,6 +70,7 @@ WORDS = {
     "limits put": ("shopify", "--rate", "5"),
     "limits remove": ("shopify",),
     "limits release": ("shopify",),
+    "schema check": ("--live", "--against", "schemas.json"),
     "serve": ("--tokens", "tokens.toml"),
     "outbox relay": ("--database", "sqlite://"),
     "outbox status": ("--database", "sqlite://"),
@@ -92,8 +93,8 @@ def commands() -> Iterator[tuple[str, Any]]:
 COMMANDS = dict(commands())
 OPERATORS = [name for name in COMMANDS if name not in ("worker", "dev")]
 OF_A_DATABASE = [name for name in OPERATORS if name.startswith("outbox ") and name != "outbox relay"]
-OF_A_SERVER = [name for name in OPERATORS if name not in ("forget", "password", "token", *OF_A_DATABASE)]
-"""Without those that delete a folder, make a hash, or ask a database."""
+OF_A_SERVER = [name for name in OPERATORS if name not in ("forget", "password", "token", "schema export", *OF_A_DATABASE)]
+"""Without those that delete a folder, make a hash, look at classes, or ask a database."""
 
 
 def ended(*words: str) -> int:
@@ -133,6 +134,7 @@ def test_no_server_exits_with_4(
     monkeypatch.setenv("COMMAND_BUS_DISPATCH_TIMEOUT", "0.05")
     monkeypatch.chdir(tmp_path)
     Path("tokens.toml").write_text(f'[ops]\ntoken = "{hash_token(new_token())}"\nrights = ["*"]\n')
+    Path("schemas.json").write_text('{"format": 1, "commands": {}}')
     place = ("--url", f"unix://{tmp_path}/none.sock", "--namespace", "shop")
     assert ended(*name.split(), *WORDS.get(name, ()), *place) == ExitCode.UNREACHABLE
     assert "none.sock" in capsys.readouterr().err

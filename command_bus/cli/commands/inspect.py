@@ -285,7 +285,7 @@ def introspect(
     if name is None:
         found = on_bus(target, lambda bus: bus.fleet.commands())
     else:
-        found = on_bus(target, _announced)
+        found = on_bus(target, announced_commands)
         chosen = next((each for each in found if each.name == name), None)
         if chosen is None:
             known = [each.name for each in found]
@@ -299,7 +299,8 @@ def introspect(
     return Answer({"commands": found}, table(["command", "kind", "entity", "fields", "delivery", "policy", "workers#"], rows))
 
 
-async def _announced(bus: CommandBus) -> list[CommandInfo]:
+async def announced_commands(bus: CommandBus) -> list[CommandInfo]:
+    """Return the commands and the events that workers announce."""
     return [*await bus.fleet.commands(), *await bus.fleet.events()]
 
 

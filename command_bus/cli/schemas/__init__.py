@@ -1,0 +1,1 @@
+"""Schemas of an application's commands: written to a file, and compared with it."""
