@@ -175,8 +175,9 @@ class PackedMessage(BaseModel):
 
     def outgoing(self, payload: bytes | None = None) -> OutgoingMessage:
         """Return the message, with other fields if these are given."""
-        facts = {name: getattr(self, name) for name in PackedMessage.model_fields}
-        out = OutgoingMessage(**facts | {"headers": dict(self.headers), "options": dict(self.options)})
+        facts: dict[str, Any] = {name: getattr(self, name) for name in PackedMessage.model_fields}
+        facts |= {"headers": dict(self.headers), "options": dict(self.options)}
+        out = OutgoingMessage(**facts)
         if payload is not None:
             out.payload = payload
         return out
