@@ -24,7 +24,7 @@ _MOST: Final = 12
 """Candidates of one part of a schema."""
 _LONGEST: Final = 1_000
 _TRIES: Final = 4
-_TEXTS: Final = ("a", "A1", "0", "")
+_TEXTS: Final = ("a", "A1", "0", "", "a text of several words")
 _FORMATS: Final[dict[str, list[Any]]] = {
     "date-time": ["2026-01-02T03:04:05.678901Z", "2026-01-02T03:04:05"], "date": ["2026-01-02"], "time": ["03:04:05"], "duration": ["PT1M", "-P1D"],
     "uuid": ["00000000-0000-4000-8000-000000000001"], "email": ["a@example.com"], "uri": ["https://example.com/"], "ipv4": ["127.0.0.1"],

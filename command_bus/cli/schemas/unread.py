@@ -149,7 +149,7 @@ class _Comparison:
     def _properties(self, sent: Schema, read: Schema, path: str) -> Iterator[Gap]:
         known, wanted = sent.get("properties", {}), read.get("properties", {})
         more = read.get("additionalProperties")
-        rest = sent.get("additionalProperties", not known)
+        rest = sent.get("additionalProperties", "properties" not in sent)  # a model sends its own fields only
         for name in read.get("required", ()):
             if name not in sent.get("required", ()) and "default" not in wanted.get(
                 name, ()
@@ -166,9 +166,12 @@ class _Comparison:
             elif isinstance(more, Mapping):
                 yield from self.part(each, more, _below(path, name))
         if rest is not False:
-            yield from self._others(sent, read, rest, {name: each for name, each in wanted.items() if name not in known}, path)
+            yield from self._others(read, rest, {name: each for name, each in wanted.items() if name not in known}, path)
+        keys = {"enum": [name for name in known if name not in wanted]} if rest is False else _keys(sent)
+        for gap in self.part(keys, _keys(read), path):
+            yield Gap(path, f"its keys: {gap.text}", gap.is_certain)
 
-    def _others(self, sent: Schema, read: Schema, rest: Any, wanted: Mapping[str, Schema], path: str) -> Iterator[Gap]:
+    def _others(self, read: Schema, rest: Any, wanted: Mapping[str, Schema], path: str) -> Iterator[Gap]:
         """Yield the gaps of values under names that the schema of what is sent does not list."""
         values = rest if isinstance(rest, Mapping) else {}
         for name, each in wanted.items():
@@ -178,9 +181,6 @@ class _Comparison:
             yield Gap(path, "fields of any name are refused")
         elif isinstance(more, Mapping):
             yield from self.part(values, more, _below(path, "*"))
-        keys = [each.get("x-keys", {"type": "string", **each.get("propertyNames", {})}) for each in (sent, read)]
-        for gap in self.part(keys[0], keys[1], path):
-            yield Gap(path, f"its keys: {gap.text}", gap.is_certain)
 
 
 def _plain(schema: Schema, known: Mapping[str, Schema]) -> Schema:
@@ -194,6 +194,12 @@ def _plain(schema: Schema, known: Mapping[str, Schema]) -> Schema:
             schema = alone[0]
         else:
             return schema
+
+
+def _keys(schema: Schema) -> Schema:
+    """Return the schema of the keys of a map."""
+    found: Schema = schema.get("x-keys", {"type": "string", **schema.get("propertyNames", {})})
+    return found
 
 
 def _values(schema: Schema) -> dict[str, Any]:
