@@ -107,6 +107,7 @@ WORDS = {
     "history search": ("history", "search", "--json"),
     "outbox status": ("outbox", "status", "--database", "DATABASE", "--json"),
     "outbox list": ("outbox", "list", "--database", "DATABASE", "--json"),
+    "schema check": ("schema", "check", "--live", "--against", "SCHEMAS", "--json"),
     "delayed promote": ("delayed", "promote", "later-1", "--json"),
 }
 
@@ -210,6 +211,9 @@ def test_keys_and_units_are_those_of_the_page(troubled_shop: Trouble, name: str)
     words = list(WORDS.get(name, (*name.split(" "), "--json")))
     if "LETTER" in words:
         words[words.index("LETTER")] = json.loads(troubled_shop.run("dlq", "list", "--json").stdout)["letters"][0]["id"]
+    if "SCHEMAS" in words:
+        words[words.index("SCHEMAS")] = str(troubled_shop.folder / "none.json")
+        (troubled_shop.folder / "none.json").write_text('{"format": 1, "commands": {}}', encoding="utf-8")
     if "DATABASE" in words:
         words[words.index("DATABASE")] = outbox_database(troubled_shop.folder)
     done = troubled_shop.run(*words)
