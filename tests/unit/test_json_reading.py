@@ -15,6 +15,7 @@ ELSEWHERE = {
     # Who reads JSON otherwise, and why it may.
     "command_bus.serialization.json_forms": "it is the place",
     "command_bus.serialization.announcements": "leaves out what is no number, and keeps the rest",
+    "command_bus.cli.schemas.document": "what `schema export` has written; each description goes through the one above",
     "command_bus.notifications.notices": "takes texts and whole numbers only",
     "command_bus.cli.process.channel": "between processes of one program",
     "command_bus.dashboard.passwords": "what it has signed itself",
