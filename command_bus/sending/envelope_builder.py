@@ -113,11 +113,17 @@ def message_of(spec: MessageSpec, entity_id: str | None, payload: bytes, *, at_m
     return out
 
 
-def encoded_message(message: Message[Any], payload: bytes, *, at_most_once: bool) -> OutgoingMessage:
-    """Return a message that is encoded, as far as it and its class say it."""
+def encoded_message(
+    message: Message[Any], codec: MessageCodec[Any], limits: PayloadLimits, *, at_most_once: bool
+) -> OutgoingMessage:
+    """Return a message that is encoded, as far as it and its class say it.
+
+    Raises:
+        InvalidCommand: It or an id of an entity is not what it may be.
+    """
     spec = type(message).spec()
     entity_id = None if spec.key is None else canonical_entity_id(getattr(message, spec.key, None))
-    out = message_of(spec, entity_id, payload, at_most_once=at_most_once)
+    out = message_of(spec, entity_id, codec.encode(message, limits), at_most_once=at_most_once)
     out.command = message
     if spec.fair_by is not None:
         out.tenant = tenant_of(getattr(message, spec.fair_by, None))
@@ -172,8 +178,8 @@ class EnvelopeBuilder:
         spec = route.spec
         if spec.limits:
             check_costs(spec.limits, message)
-        payload = route.codec.encode(message, self.limits)
-        return give(encoded_message(message, payload, at_most_once=route.at_most_once), options, route.history)
+        out = encoded_message(message, route.codec, self.limits, at_most_once=route.at_most_once)
+        return give(out, options, route.history)
 
     def event(self, event: Event, options: PublishOptions | None = None) -> OutgoingMessage:
         """Return an event with its options, checked and encoded, as it is before it is given to subscriptions; its id is the event's.
@@ -185,7 +191,7 @@ class EnvelopeBuilder:
         if not isinstance(event, Event):
             raise InvalidCommand(f"{type(event).__qualname__} is a command: dispatch it; events are published")
         spec = type(event).spec()
-        out = encoded_message(event, codec_for(type(event)).encode(event, self.limits), at_most_once=False)
+        out = encoded_message(event, codec_for(type(event)), self.limits, at_most_once=False)
         return give(out, of_event(options or {}), self._settings.history_of(spec, spec.entity))
 
     def raw(self, raw: RawEnvelope, options: DispatchOptions | None = None) -> OutgoingMessage:

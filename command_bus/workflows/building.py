@@ -236,8 +236,7 @@ def _of_message(message: Message[Any], options: DispatchOptions) -> PackedNode:
         raise InvalidCommand(f"{spec.name!r} has a unique key, which a call does not know")
     if spec.limits:
         check_costs(spec.limits, message)
-    payload = codec_for(type(message)).encode(message, _LIMITS)
-    out = encoded_message(message, payload, at_most_once=spec.delivery == "at_most_once")
+    out = encoded_message(message, codec_for(type(message)), _LIMITS, at_most_once=spec.delivery == "at_most_once")
     kept = None if spec.history is None else history_of(spec.history)
     out = give(out, cast("DispatchOptions", {name: value for name, value in options.items() if value is not None}), kept)
     if (spec.history if options.get("history") is None else options.get("history")) is False:

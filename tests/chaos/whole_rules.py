@@ -97,8 +97,6 @@ def money_conserved(facts: Facts) -> Iterator[Violation]:
 def nothing_left(facts: Facts) -> Iterator[Violation]:
     """Find keys of entities and leases on the idle server, and processes that ended by themselves."""
     final = facts.final
-    if "across" in facts.history.features:  # a move over two shards is counted for each of its parts
-        return
     if not final.idle:
         waiting = [command for command, outcome in final.outcomes.items() if outcome == "waiting"]
         entity = facts.entity_of(waiting[0]) if waiting else ""

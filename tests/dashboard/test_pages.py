@@ -217,7 +217,7 @@ async def test_who_may_only_look_sees_no_acts(viewer: Browser, operator: Browser
 
     path = "/entity?type=order&id=o-1001"
     assert acts(await viewer.page(path)) == set()
-    operators = {"entity.pause", "entity.drain", "letter.replay", "letter.edit", "letter.discard"}
+    operators = {"entity.pause", "entity.drain", "entity.prioritize", "letter.replay", "letter.edit", "letter.discard"}
     assert acts(await operator.page(path)) == operators
     assert acts(await admin.page(path)) == operators | {"entity.purge"}
 
