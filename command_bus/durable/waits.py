@@ -143,7 +143,7 @@ class Call(Waited):
 
 
 class HeldCall(Call):
-    """Calls what stands for a command in its lines of the next shard; its result is an `Ending`: the caller ends as that does."""
+    """Calls the part of a command in its lines of the next shard; its result is an `Ending`: the caller ends as that does."""
 
     def __init__(self, run: DurableRun, part: OutgoingMessage, last: str, key: str) -> None:
         """Begin nothing yet; `last` is a mailbox of the last shard, where the command runs."""

@@ -36,7 +36,7 @@ class Announcer:
 
     Args:
         publish: Sends notices.
-        settled: Wire names of the commands of which `settled` is told; None is all.
+        settled: Wire names of the commands whose end the notice `settled` reports; None is all.
 
     Attributes:
         sent: Notices that were sent.

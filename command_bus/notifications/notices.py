@@ -77,7 +77,7 @@ def checked_kinds(kinds: Collection[str]) -> frozenset[NoticeKind]:
 
 
 def checked_names(settled: Collection[str] | None, kinds: frozenset[NoticeKind]) -> frozenset[str] | None:
-    """Return the wire names of which `settled` is told; None is all.
+    """Return the wire names whose end the notice `settled` reports; None is all.
 
     Raises:
         InvalidSettings: One is none, there is none at all, or `settled` is not told.

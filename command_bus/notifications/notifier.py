@@ -63,7 +63,7 @@ class Notifier(Protocol):
 
     Attributes:
         kinds: What the buses that have it tell. What they may listen to is not restricted by it.
-        settled: Wire names of the commands of which `settled` is told; None is all.
+        settled: Wire names of the commands whose end the notice `settled` reports; None is all.
     """
 
     @property

@@ -19,7 +19,7 @@ class RedisNotifier:
 
     Args:
         kinds: Notices that are sent; `settled` and `published` cost a message for each, so they are sent only if they are named.
-        settled: Wire names of the commands of which `settled` is told; None is all.
+        settled: Wire names of the commands whose end the notice `settled` reports; None is all.
         hint_ttl: Seconds after which a hint to which nothing was added is forgotten.
 
     Raises:

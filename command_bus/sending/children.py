@@ -77,7 +77,7 @@ class Children:
         return out
 
     def part_behind(self, out: OutgoingMessage, across: Across) -> tuple[OutgoingMessage, str]:
-        """Return what stands for a command in its lines of the next shard behind that of its caller, and a mailbox of the last shard."""
+        """Return the part of a command in its lines of the next shard behind that of its caller, and a mailbox of the last shard."""
         shard_of, lines = self.session.transport.shard_of, [self.builder.mailbox_of(*each) for each in entities_of(out)]
         return part_of(out, [*map(shard_of, lines)], shard_of(self.mailbox), across), max(lines, key=shard_of)
 

@@ -386,7 +386,7 @@ class EnvelopeBuilder:
         return self._own_mailbox(self._first_part(out) if out.across_shards else out)
 
     def _first_part(self, out: OutgoingMessage) -> OutgoingMessage:
-        """Return what stands for a message in its lines of the first shard: see `part_of`."""
+        """Return the part of a message in its lines of the first shard: see `part_of`."""
         return part_of(out, [shard_of(self.mailbox_of(*each), self._settings.shards) for each in entities_of(out)])
 
     def _own_mailbox(self, out: OutgoingMessage) -> str:

@@ -40,7 +40,7 @@ def entities_of(out: OutgoingMessage) -> tuple[tuple[str, str], ...]:
 
 
 def part_of(out: OutgoingMessage, shards: Sequence[int], behind: int = -1, across: Across | None = None) -> OutgoingMessage:
-    """Return what stands for a message in its lines of the first shard behind this one; the message itself if all are of one shard.
+    """Return the part of a message in its lines of the first shard behind this one; the message itself if all are of one shard.
 
     Args:
         out: The message.
