@@ -16,7 +16,7 @@ from command_bus.transport.steps import FollowUp, Lease
 CIRCLE = "call_cycle"
 """The code of the outcome of a call that would wait for ever."""
 NO_ROOM = b"!"
-"""The first byte of what is stored of the outcome of a call that had no room in its caller's side record; its first bytes follow."""
+"""The first byte of what is stored of the outcome of a call that had no room in its caller's side record; the outcome's first bytes follow."""
 SMALL_OUTCOME = 4096
 """Bytes of an outcome that always has room."""
 MOST_SIGNALS = 10_000
