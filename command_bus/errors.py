@@ -415,6 +415,20 @@ class InvalidRows(CommandBusError):
     count: int = 0
 
 
+class ExportGap(CommandBusError):
+    """Entries were deleted before they were exported. What there was is exported, and the next run goes on behind it.
+
+    Attributes:
+        lost: How many.
+    """
+
+    code = "export_gap"
+
+    def __init__(self, message: str = "", *, lost: int = 0) -> None:
+        super().__init__(message)
+        self.lost = lost
+
+
 class NotReconciled(CommandBusError):
     """A reconciliation found commands that are missing, took effect twice or out of order.
 

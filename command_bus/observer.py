@@ -65,6 +65,23 @@ class RelayFigures:
     working: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ExportFigures:
+    """The figures of an export since it was made.
+
+    Attributes:
+        rows: Rows that were written.
+        files: Files that were written.
+        lost: Entries that were deleted before they were read.
+        lag: Seconds; all that is older is exported.
+    """
+
+    rows: int
+    files: int
+    lost: int
+    lag: float
+
+
 WorkerChange = Literal["drained", "closing", "closed"]
 
 
@@ -131,7 +148,7 @@ class Observer(Protocol):
 
 
 class OutwardObserver(Protocol):
-    """Receives what passes between a bus and others: notifications, webhooks, outboxes.
+    """Receives what passes between a bus and others: notifications, webhooks, outboxes, exports.
 
     An `Observer` that wants to know has one as its attribute `outward`.
     """
@@ -142,6 +159,10 @@ class OutwardObserver(Protocol):
 
     def relays(self, figures: Callable[[], RelayFigures]) -> None:
         """Receive, as a relay of an outbox is made, a function that returns its figures; any thread may call it."""
+        ...
+
+    def exports(self, figures: Callable[[], ExportFigures]) -> None:
+        """Receive, as an export is made, a function that returns its figures; any thread may call it."""
         ...
 
     def posted(self, webhook: str, result: str) -> None:

@@ -155,11 +155,11 @@ class Audit(OnSession):
         if cursor is not None and not cursor.replace("-", "", 1).isdecimal():
             raise InvalidSettings(f"cursor={cursor!r}: not the cursor of a page of the audit log")
         found = await self._operator.history.newest("audit", cursor or "", limit + 1)
-        entries = tuple(_entry(entry, data) for entry, data in found[:limit])
+        entries = tuple(audit_entry(entry, data) for entry, data in found[:limit])
         return AuditPage(entries, entries[-1].id if len(found) > limit else None)
 
 
-def _entry(entry: str, data: bytes) -> AuditEntry:
+def audit_entry(entry: str, data: bytes) -> AuditEntry:
     """Return an entry; one that cannot be read is shown as such: any client may have written it."""
     try:
         values = unpack(data, _LIMITS)

@@ -254,7 +254,7 @@ class Events(OnSession):
                 looked += 1
                 last[stored.feed != stored.shard] = stored.id
                 if stored.is_told and stored.mailbox in wanted:
-                    found.append(_event(stored, [stored.id]))
+                    found.append(event_of(stored, [stored.id]))
                 if len(found) == limit:
                     return EventPage(tuple(found), ",".join(last), looked)
             if len(page) < size:
@@ -274,7 +274,7 @@ class Events(OnSession):
         ids = ends if after is None else _event_ids(after, len(ends))
         async for stored in streams.follow(list(ids)) if follow else streams.kept(list(ids)):
             ids[stored.feed] = stored.id
-            event = _event(stored, ids)
+            event = event_of(stored, ids)
             if kinds and event.kind not in kinds:
                 continue
             if not types or stored.mailbox == EVERYTHING or (SCHEDULES if event.schedule else event.entity_type) in types:
@@ -298,7 +298,8 @@ def _event_ids(cursor: str, count: int) -> list[str]:
     return ids
 
 
-def _event(stored: StoredEvent, ids: list[str]) -> CommandEvent:
+def event_of(stored: StoredEvent, ids: list[str]) -> CommandEvent:
+    """Return an event from its entry; the ids are those of its cursor."""
     kind, attempt, fence, worker, detail = stored.facts
     command_id, name, _, named_id = names_of(stored.names)
     schedule = schedule_in(stored.mailbox)

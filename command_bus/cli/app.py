@@ -35,6 +35,7 @@ COMMANDS = (
     LazyCommand("delayed", "List or promote delayed commands."),
     LazyCommand("history", "Show or search how commands ended."),
     LazyCommand("audit", "Show what operators did, and why."),
+    LazyCommand("export", "Export history, events, audit, dead letters."),
     LazyCommand("dlq", "List, replay, discard, purge dead letters."),
     LazyCommand("recount", "Correct wrong counters.", "control"),
     LazyCommand("limits", "List, put, remove limits of starts."),

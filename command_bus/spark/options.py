@@ -15,10 +15,10 @@ from typing import Any, Literal, get_args
 
 from command_bus.clock import LONGEST
 from command_bus.errors import InvalidSettings
+from command_bus.export.views import View
 from command_bus.messages.policies import PRIORITIES, Priority
 
 OnInvalid = Literal["quarantine", "raise", "drop"]
-View = Literal["outcomes", "deadLetters", "rejects", "entities", "dispatches", "states"]
 
 _DURATION = re.compile(
     r"\s*(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)\s*", re.IGNORECASE
@@ -30,6 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_NUMBER = 19  # digits, as Spark's own have at most
 _SHOWN = 200  # characters of a value
 # What Spark adds by itself.
+_KEPT: tuple[View, ...] = ("outcomes", "history", "events", "audit")  # in streams that grow at one end
 _SPARKS_OWN = frozenset({"checkpointlocation", "path", "queryname"})
 
 
@@ -294,15 +295,15 @@ class ReadOptions:
     Attributes:
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`.
         namespace: Prefix of all keys.
-        view: `outcomes`, `deadLetters`, `rejects`, `entities`, `dispatches` or `states`.
+        view: `outcomes`, `deadLetters`, `rejects`, `entities`, `dispatches`, `states`, `history`, `events` or `audit`.
         dispatch_id: The dispatch to read; None reads all that are remembered.
         entity_type: For states: those of one type; None: all.
         partitions: The least number of tasks that read, if there is enough to read.
         page: Entries per request.
         max_offsets: For streams: the most outcomes per micro-batch.
-        since_ms: For outcomes and dead letters: the time from which on they are read.
-        until_ms: For outcomes and dead letters: the time before which they are read.
-        fail_on_data_loss: Whether outcomes that were trimmed before they were read are an error; by default only for streams.
+        since_ms: For what has happened: the time from which on they are read.
+        until_ms: For what has happened: the time before which they are read.
+        fail_on_data_loss: Whether what was trimmed before it was read is an error; by default only for streams.
         pushdown: Whether Spark may push filters down; this also needs `spark.sql.python.filterPushdown.enabled`. Filter such a
             DataFrame once and load another for the next query: PySpark (up to 4.3 at least) reuses the filters of one query for the next one on
             the same DataFrame, which then lacks rows. `dispatch_id`, `since_ms` and `until_ms` read as little, without that fault.
@@ -315,10 +316,10 @@ class ReadOptions:
     entity_type: str | None = _option("entityType", views=("states",))
     partitions: int | None = _option("minPartitions", _count())
     page: int = _option("pageSize", _count(), 2_000)
-    max_offsets: int | None = _option("maxOffsetsPerTrigger", _count(), views=("outcomes",))
-    since_ms: int | None = _option("startingTimestamp", _instant, views=("outcomes", "deadLetters"))
-    until_ms: int | None = _option("endingTimestamp", _instant, views=("outcomes", "deadLetters"))
-    fail_on_data_loss: bool | None = _option("failOnDataLoss", _flag, views=("outcomes",))
+    max_offsets: int | None = _option("maxOffsetsPerTrigger", _count(), views=_KEPT)
+    since_ms: int | None = _option("startingTimestamp", _instant, views=(*_KEPT, "deadLetters"))
+    until_ms: int | None = _option("endingTimestamp", _instant, views=(*_KEPT, "deadLetters"))
+    fail_on_data_loss: bool | None = _option("failOnDataLoss", _flag, views=_KEPT)
     pushdown: bool = _option("pushdown", _flag, False)
 
     @classmethod

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.options import View
+from command_bus.export.views import View
 from command_bus.spark.quoting import entity_text
 from command_bus.spark.reading.views import schema_of
 from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to

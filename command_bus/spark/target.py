@@ -25,7 +25,8 @@ from command_bus.serialization.announcements import CommandInfo, read_descriptio
 from command_bus.server_urls import ALL_SCHEMES, redacted, split_url
 from command_bus.settings import BusSettings
 from command_bus.sync.thread import BusThread
-from command_bus.transport.ports.bulk import DispatchFacts, OutcomeStream
+from command_bus.transport.ports.bulk import DispatchFacts
+from command_bus.transport.ports.kept_streams import KeptStream, KeptStreams
 from command_bus.transport.ports.transport import Transport
 from command_bus.transport.redis.connection.credentials import connection_options
 from command_bus.transport.redis.namespace import recorded_choices
@@ -114,10 +115,10 @@ class TargetConnection:
         """Return the record of a dispatch; None if it is unknown."""
         return self.wait(self.transport.bulk.facts(dispatch_id))
 
-    def streams(self, dispatch_ids: Iterable[str]) -> dict[tuple[str, int], OutcomeStream | None]:
-        """Return the streams of outcomes by dispatch and shard; None where a shard has none."""
-        keys = [(name, shard) for name in dispatch_ids for shard in range(self.transport.shards)]
-        return dict(zip(keys, self.wait(self.transport.bulk.outcomes.streams(keys)), strict=True))
+    def streams(self, names: Iterable[str], reader: KeptStreams | None = None) -> dict[tuple[str, int], KeptStream | None]:
+        """Return streams, by default those of outcomes of dispatches, by name and shard; None where a shard has none."""
+        keys = [(name, shard) for name in names for shard in range(self.transport.shards)]
+        return dict(zip(keys, self.wait((reader or self.transport.bulk.outcomes).streams(keys)), strict=True))
 
     def chunks(self, items: AsyncIterator[T], count: int = 1) -> Iterator[list[T]]:
         """Yield the items of an asynchronous iterator in lists of `count`, in a thread without a loop."""

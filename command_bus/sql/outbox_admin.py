@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,8 @@ from command_bus.serialization.limits import printable
 from command_bus.sql.outbox_table import FAILED, FIGURES, MISSING, NUMBERING, TRIGGER, discarding, is_missing, retrying
 from command_bus.sql.relay import OutboxRelay
 from command_bus.sql.tables import Statement, metadata
-from command_bus.tasks import end_tasks
 from command_bus.transport.mailboxes import mailbox_label
-from command_bus.worker.worker_bus import on_signals
+from command_bus.worker.worker_bus import until_signal
 
 T = TypeVar("T")
 _LATE = 60.0
@@ -73,22 +71,9 @@ async def relay(
         sender = OutboxRelay(bus, engine, **options)
         async with health(sender):
             told(engine.url.set(query={}).render_as_string())
-            await _until_signal(sender.run())
+            await until_signal(sender.run())
     finally:
         await engine.dispose()
-
-
-async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
-    """Do something until it ends, or a signal asks for the end: a program that was started in the background ignores SIGINT otherwise."""
-    asked, task = asyncio.Event(), asyncio.ensure_future(work)
-    waiting, undo = asyncio.ensure_future(asked.wait()), on_signals(asked)
-    try:
-        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-    finally:
-        undo()
-        await end_tasks([task, waiting])
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from command_bus.worker.worker import Worker
 from command_bus.worker.worker_bus import WorkerBus
 
 if TYPE_CHECKING:
+    from command_bus.export import Export
     from command_bus.sql.relay import OutboxRelay
 
 T = TypeVar("T")
@@ -54,10 +55,10 @@ class Exposing(Protocol):
 
 
 class HealthServer:
-    """A server of probes and metrics for one worker or relay, in a thread of its own.
+    """A server of probes and metrics for one worker, relay or export, in a thread of its own.
 
     Args:
-        worker: Made by `bus.worker()`, or an `OutboxRelay`; started or not yet. `/metrics` exposes the metrics of its bus's `observer`.
+        worker: Made by `bus.worker()`, an `OutboxRelay` or an `Export`; started or not yet. `/metrics` exposes the metrics of its bus's `observer`.
         host: The address to listen on; the default is every IPv4 address, because probes come from outside a container.
         port: 0 takes any free one; the attribute has it.
         stuck_after: Seconds for which the event loop may not run until the worker counts as stuck.
@@ -68,7 +69,7 @@ class HealthServer:
 
     def __init__(
         self,
-        worker: Worker | OutboxRelay,
+        worker: Worker | OutboxRelay | Export,
         *,
         host: str = "0.0.0.0",  # noqa: S104 - as the docstring says
         port: int = 0,

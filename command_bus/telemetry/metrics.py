@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from command_bus.admin.info import PriorityInfo, Stats
     from command_bus.bus import CommandBus
     from command_bus.notifications.notifications import NotificationFigures
-    from command_bus.observer import RelayFigures, WorkerFigures
+    from command_bus.observer import ExportFigures, RelayFigures, WorkerFigures
     from command_bus.transport.flows import Flow
     from command_bus.worker.worker_bus import WorkerBus
 
@@ -43,6 +43,7 @@ class OutwardMetrics:
         self._names: set[str] = set()
         self._notices: list[Callable[[], NotificationFigures]] = []
         self._relays: list[Callable[[], RelayFigures]] = []
+        self._exports: list[Callable[[], ExportFigures]] = []
         given: dict[str, Any] = {"namespace": "command_bus", "registry": registry}
         results = "Requests to receivers of webhooks, by what became of them."
         self._requests = Counter("webhook_requests", results, ("webhook", "result"), **given)
@@ -58,6 +59,10 @@ class OutwardMetrics:
         """Implement `OutwardObserver`."""
         self._relays.append(figures)
 
+    def exports(self, figures: Callable[[], ExportFigures]) -> None:
+        """Implement `OutwardObserver`."""
+        self._exports.append(figures)
+
     def posted(self, webhook: str, result: str) -> None:
         """Implement `OutwardObserver`."""
         self._requests.labels(self._label(webhook), result).inc()
@@ -67,8 +72,8 @@ class OutwardMetrics:
         self._gaps.labels(self._label(webhook)).inc()
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the figures of notifications and outboxes, once there is a notifier or a relay; called by prometheus_client."""
-        for rows, asked in ((_NOTICES, self._notices), (_RELAYS, self._relays)):
+        """Yield the figures of notifications, outboxes and exports, once there is one; called by prometheus_client."""
+        for rows, asked in ((_NOTICES, self._notices), (_RELAYS, self._relays), (_EXPORTS, self._exports)):
             figures = [ask() for ask in asked]
             yield from _sums(rows, figures) if figures else ()
 
@@ -118,6 +123,12 @@ _RELAYS = (
         "working",
         "Relays of this process that relay now: not those that follow, or that wait for a server.",
     ),
+)
+_EXPORTS = (
+    (CounterMetricFamily, "export_rows", "rows", "Rows that were exported."),
+    (CounterMetricFamily, "export_files", "files", "Files of exports that were written."),
+    (CounterMetricFamily, "export_lost", "lost", "Entries that were deleted before they were exported."),
+    (GaugeMetricFamily, "export_lag_seconds", "lag", "Age behind which all is exported."),
 )
 _PROCESS = (
     (GaugeMetricFamily, "in_flight", "running", "Entities that this process's workers run now."),

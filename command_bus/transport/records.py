@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
@@ -10,7 +11,7 @@ from urllib.parse import unquote
 from command_bus.messages.policies import parts_of_delivery
 from command_bus.serialization.limits import printable
 from command_bus.transport.flows import NO_FLOW, Flow
-from command_bus.transport.mailboxes import mailbox_label
+from command_bus.transport.mailboxes import envelope_in, mailbox_label
 
 _DIGEST = 8
 _NAMED = 3
@@ -31,6 +32,18 @@ class StoredDeadLetter:
     raw: bytes
     parked: bool
     keeps: bool = False
+
+    @classmethod
+    def parse(cls, shard: int, entry: bytes, fields: Mapping[bytes, bytes]) -> StoredDeadLetter:
+        """Return a dead letter from its entry in the stream of a shard."""
+        return cls(
+            f"{shard}-{entry.decode()}",
+            fields.get(b"m", b"").decode(errors="replace"),
+            fields.get(b"r", b""),
+            envelope_in(fields.get(b"e", b"")),
+            fields.get(b"p") == b"1",
+            b"x" in fields,
+        )
 
 
 class WaitingEntry(NamedTuple):
@@ -249,6 +262,15 @@ class StoredEvent(NamedTuple):
     """Which of the ids of a cursor it moves."""
     is_told: bool
     """True if it is believed: a sender can only say what senders do."""
+
+    @classmethod
+    def parse(cls, shard: int, feed: int, entry: bytes, fields: Mapping[bytes, bytes] | None) -> StoredEvent:
+        """Return an event from its entry in a stream; that of workers is the feed with the number of the shard."""
+        fields = fields or {}
+        facts = fields.get(b"v", b"").decode(errors="replace").split("|", 4)
+        mailbox = fields.get(b"m", b"").decode(errors="replace")
+        is_told = feed == shard or facts[0] in SENT_KINDS
+        return cls(shard, entry.decode(), facts + [""] * (5 - len(facts)), mailbox, fields.get(b"c", b""), feed, is_told)
 
 
 class CommandLocation(NamedTuple):

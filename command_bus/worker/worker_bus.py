@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from types import FrameType
@@ -277,3 +277,16 @@ class _ProcessSignals:
 
 
 _process = _ProcessSignals()
+
+
+async def until_signal(work: Coroutine[Any, Any, None]) -> None:
+    """Do something until it ends, or a signal asks for the end: a program that was started in the background ignores SIGINT otherwise."""
+    asked, task = asyncio.Event(), asyncio.ensure_future(work)
+    waiting, undo = asyncio.ensure_future(asked.wait()), on_signals(asked)
+    try:
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        undo()
+        await end_tasks([task, waiting])

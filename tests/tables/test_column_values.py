@@ -32,8 +32,8 @@ from tests.tables.test_json_values import AMBIGUOUS, AT_EACH_CONSTRUCTION, _defi
 
 pa = pytest.importorskip("pyarrow")
 
+from command_bus.export.ends import ends_batch  # noqa: E402
 from command_bus.spark.options import WriteOptions  # noqa: E402 - after the skip
-from command_bus.spark.reading.outcome_batches import outcome_batch  # noqa: E402
 from command_bus.spark.writing import command_lookup  # noqa: E402
 from command_bus.spark.writing.encoder import BatchEncoder  # noqa: E402
 from command_bus.spark.writing.task_results import RowReject  # noqa: E402
@@ -143,7 +143,7 @@ def test_a_result_is_read_as_the_json_of_the_reply() -> None:
         outcome = pack_reply("c", Completed(packed))
         record = OutcomeRecord("completed", name="x", entity_type="b", entity_id="1", attempt=1, worker="w", accepted_ms=1,
             first_started_ms=1, fence=1, message="5-1", reply=outcome)  # fmt: skip
-        [row] = outcome_batch("d", 0, ([b"1-0"], [record.pack()])).to_pylist()
+        [row] = ends_batch("outcomes", "d", 0, ([b"1-0"], [[b"r", each] for each in [record.pack()]])).to_pylist()
         read, wanted = None if row["result"] is None else json.loads(row["result"]), json_form(unpack(packed))
         if shape(read) != shape(wanted):
             wrong.append(f"{carrier.row}: {str(wanted)[:80]} -> {str(read)[:80]}")

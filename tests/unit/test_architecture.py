@@ -36,6 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("admin",),
     ("scheduling",),
     ("bus",),
+    ("export",),
     ("sync",),
     ("",),  # the facade: command_bus/__init__.py
     ("doctor",),
@@ -61,7 +62,7 @@ HOMES = {
     "opentelemetry": ("command_bus.telemetry",),
     "pandas": ("command_bus.spark",),
     "prometheus_client": ("command_bus.telemetry",),
-    "pyarrow": ("command_bus.spark",),
+    "pyarrow": ("command_bus.export", "command_bus.spark"),
     "pyspark": ("command_bus.spark",),
     "pytest": ("command_bus.testing",),
     "redis": ("command_bus.transport.redis", "command_bus.testing"),

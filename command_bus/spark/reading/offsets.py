@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from command_bus.errors import InvalidSettings
 from command_bus.stream_ids import stream_id
-from command_bus.transport.ports.bulk import OutcomeStream
+from command_bus.transport.ports.kept_streams import KeptStream
 
 BEGINNING = "0-0"
 """Before the first entry of every stream."""
@@ -53,7 +53,7 @@ class StreamOffset:
     def __str__(self) -> str:
         return self.entry if self.count is None else f"{self.entry}/{self.count}"
 
-    def left(self, stream: OutcomeStream) -> int:
+    def left(self, stream: KeptStream) -> int:
         """Return the number of outcomes left to read, or an upper bound of it if it is not known exactly."""
         if stream_id(self.entry) >= stream_id(stream.last):
             return 0
@@ -61,16 +61,16 @@ class StreamOffset:
             return max(stream.length, 1)
         return max(min(_known(stream.added) - _known(self.count), stream.length), 1)
 
-    def lost(self, stream: OutcomeStream) -> int:
+    def lost(self, stream: KeptStream) -> int:
         """Return the number of outcomes that were trimmed before they were read, as far as known."""
         return max(stream.trimmed - _known(self.count), 0) if self._counts_in(stream) else 0
 
-    def passed(self, stream: OutcomeStream, entry: str, count: int) -> StreamOffset:
+    def passed(self, stream: KeptStream, entry: str, count: int) -> StreamOffset:
         """Return the offset after so many more outcomes."""
         behind = _known(self.count) + self.lost(stream) + count if self._counts_in(stream) else None
         return StreamOffset(entry, behind)
 
-    def _counts_in(self, stream: OutcomeStream) -> bool:
+    def _counts_in(self, stream: KeptStream) -> bool:
         """Return whether its count belongs to this stream: an idle stream expires, and the next one counts from 0.
 
         If all that was read is trimmed, at least as many as were read must have been trimmed.

@@ -1,7 +1,7 @@
 """The batch reader of the data source: planned on the driver, read in tasks as Arrow batches.
 
-Outcomes are read in spans that end at the newest entry of planning time, so a repeated task reads the same. The other views are live:
-one task per shard, or a single one.
+What is read from streams (outcomes, ends, events, acts) is read in spans that end at the newest entry of planning time, so a repeated task
+reads the same. The other views are live: one task per shard, or a single one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from pyspark.sql.datasource import (
 
 from command_bus.clock import wall_ms
 from command_bus.errors import InvalidSettings
+from command_bus.export.columns import Row, batch_of, dead_letter_row, dispatch_row, entity_row, reject_row, state_row
 from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.options import ReadOptions, instant_ms
 from command_bus.spark.reading.spans import Span, id_before
-from command_bus.spark.reading.tasks import OutcomePartition, ReadPlan
-from command_bus.spark.reading.views import Row, batch_of, dead_letter_row, dispatch_row, entity_row, reject_row, state_row
+from command_bus.spark.reading.tasks import ReadPlan, SpanPartition
 from command_bus.spark.target import TargetConnection
 
 _log = logging.getLogger("command_bus.spark")
@@ -61,13 +61,13 @@ def stream_reader_of(options: Mapping[str, str]) -> DataSourceStreamReader:
         InvalidSettings: An option is not valid, or this PySpark is too old.
     """
     try:
-        from command_bus.spark.reading.stream_reader import OutcomeStreamReader
+        from command_bus.spark.reading.stream_reader import ViewStreamReader
     except ImportError as error:
         if error.name != "pyspark.sql.streaming.datasource":
             raise
-        raise InvalidSettings("plan outcomes as a stream needs PySpark 4.2 or newer; batch reads work with this one") from None
+        raise InvalidSettings("a stream needs PySpark 4.2 or newer; batch reads work with this one") from None
     with without_spark_frames():
-        return OutcomeStreamReader(ReadOptions.parse(options))
+        return ViewStreamReader(ReadOptions.parse(options))
 
 
 class LivePartition(InputPartition):
@@ -88,7 +88,7 @@ class BatchReader(DataSourceReader):
         """Return the part that each task reads."""
         with without_spark_frames():
             match self._plan.options.view:
-                case "outcomes":
+                case "outcomes" | "history" | "events" | "audit":
                     return self._plan.tasks(self._spans())
                 case "deadLetters":
                     return list(self._dead_letter_partitions())
@@ -100,7 +100,7 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the Arrow batches of one task."""
         with without_spark_frames():
-            if isinstance(partition, OutcomePartition):
+            if isinstance(partition, SpanPartition):
                 yield from self._plan.batches(partition)
             elif isinstance(partition, LivePartition):  # other partitions have nothing to read
                 for rows in self._rows(partition):
@@ -118,7 +118,7 @@ class BatchReader(DataSourceReader):
             if ends is not None and (since is not None or until is not None):
                 low = "-" if since is None else f"{since}-0"
                 high = stream.last if until is None else f"({until}-0"
-                ends = connection.wait(connection.transport.bulk.outcomes.ends(name, shard, low, high))
+                ends = connection.wait(self._plan.reader.ends(name, shard, low, high))
             if ends is not None:
                 yield Span(name, shard, id_before(ends[0]), ends[1], stream.length), ends[0]
         if lost and since is None and options.dispatch_id is not None:

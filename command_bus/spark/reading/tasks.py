@@ -1,4 +1,4 @@
-"""The parts that batch and stream readers share: where to read, which dispatches, and the outcomes of spans.
+"""The parts that batch and stream readers share: where to read, which dispatches, and the entries of spans.
 
 A `ReadPlan` is data and travels to the tasks; there each process has a connection of its own.
 """
@@ -12,17 +12,17 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from command_bus.errors import InvalidSettings
+from command_bus.export.pages import STREAMS, page_batch
 from command_bus.spark.options import ReadOptions
 from command_bus.spark.reading.offsets import StreamKey
-from command_bus.spark.reading.outcome_batches import outcome_batch
 from command_bus.spark.reading.spans import Span, pack_spans, rows_per_task, split_span
 from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
 from command_bus.spark.writing.encoder import gc_paused
-from command_bus.transport.ports.bulk import OutcomeStream
+from command_bus.transport.ports.kept_streams import KeptStream, KeptStreams
 
 
-class OutcomePartition(InputPartition):
-    """The outcomes that one task reads."""
+class SpanPartition(InputPartition):
+    """The parts of streams that one task reads."""
 
     def __init__(self, spans: tuple[Span, ...]) -> None:
         super().__init__(spans)
@@ -60,13 +60,21 @@ class ReadPlan:
         """The connection of this process."""
         return connection_to(self.target)
 
+    @property
+    def reader(self) -> KeptStreams:
+        """What reads the streams of the view."""
+        transport = self.connection.transport
+        return transport.operator.kept if self.options.view in STREAMS else transport.bulk.outcomes
+
     def names(self) -> list[str]:
-        """Return the dispatches to read.
+        """Return the dispatches to read, or the streams of the view.
 
         Raises:
             InvalidSettings: The option names a dispatch that is unknown, or one without outcomes although these are requested.
         """
-        connection, named = self.connection, self.options.dispatch_id
+        connection, named, view = self.connection, self.options.dispatch_id, self.options.view
+        if view in STREAMS:
+            return list(STREAMS[view])
         if named is None:
             return list(self.only) if self.only is not None else connection.wait(connection.transport.bulk.names())
         facts = connection.facts(named)
@@ -75,38 +83,35 @@ class ReadPlan:
                 f"option dispatchId = {named!r}: no such dispatch is known (any more) at {self.target.label}; "
                 "the view 'dispatches' lists those that are"
             )
-        if facts is not None and not facts.keep_ms and self.options.view == "outcomes":
+        if facts is not None and not facts.keep_ms and view == "outcomes":
             raise InvalidSettings(
                 f"dispatch {named!r} keeps no outcomes: dispatch with outcomes = '7 days', or as long as they may be read"
             )
         return [named] if self.only is None or named in self.only else []
 
-    def streams(self, names: Iterable[str]) -> dict[StreamKey, OutcomeStream]:
-        """Return the streams of outcomes of dispatches, by dispatch and shard."""
-        return {key: stream for key, stream in self.connection.streams(names).items() if stream is not None}
+    def streams(self, names: Iterable[str]) -> dict[StreamKey, KeptStream]:
+        """Return the streams of dispatches or of the view, by name and shard."""
+        return {key: stream for key, stream in self.connection.streams(names, self.reader).items() if stream is not None}
 
     def tasks(self, spans: Iterable[tuple[Span, str]]) -> list[InputPartition]:
-        """Return the spans as tasks of about the same size. Each span comes with the id of its first outcome."""
+        """Return the spans as tasks of about the same size. Each span comes with the id of its first entry."""
         spans = list(spans)
         rows = rows_per_task(sum(span.rows for span, _ in spans), self.options.partitions)
-        connection = self.connection
-        outcomes = connection.transport.bulk.outcomes
-        parts = [
-            part for span, first in spans for part in connection.wait(split_span(outcomes, span, first, -(-span.rows // rows)))
-        ]
-        return [OutcomePartition(part) for part in pack_spans(parts, rows)]
+        wait, reader = self.connection.wait, self.reader
+        parts = [part for span, first in spans for part in wait(split_span(reader, span, first, -(-span.rows // rows)))]
+        return [SpanPartition(part) for part in pack_spans(parts, rows)]
 
-    def batches(self, part: OutcomePartition) -> Iterator[Any]:
+    def batches(self, part: SpanPartition) -> Iterator[Any]:
         """Yield the Arrow batches of a task, one for each page."""
         connection, count = self.connection, self.options.page
-        outcomes = connection.transport.bulk.outcomes
+        reader, view = self.reader, self.options.view
         for span in part.spans:
             after = span.after
             while after != span.until:
                 with gc_paused():
-                    page = connection.wait(outcomes.page(span.dispatch_id, span.shard, after, span.until, count))
+                    page = connection.wait(reader.page(span.name, span.shard, after, span.until, count))
                     if not page[0]:
                         break  # trimmed since it was planned
                     after = page[0][-1].decode()
-                    batch = outcome_batch(span.dispatch_id, span.shard, page)
+                    batch = page_batch(view, span.name, span.shard, page)
                 yield batch

@@ -20,7 +20,8 @@ from command_bus.serialization.envelope import KEEP_OUTCOME, unpack_envelope
 from command_bus.serialization.limits import PayloadLimits, Undecodable, reading_limits
 from command_bus.spark.target import Target, TargetConnection, connection_to
 from command_bus.spark.writing.task_results import read_summary
-from command_bus.transport.ports.bulk import DispatchFacts, OutcomeStream
+from command_bus.transport.ports.bulk import DispatchFacts
+from command_bus.transport.ports.kept_streams import KeptStream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +42,7 @@ class DispatchState:
     """
 
     facts: DispatchFacts
-    streams: tuple[OutcomeStream | None, ...]
+    streams: tuple[KeptStream | None, ...]
     now_ms: int
 
     @classmethod

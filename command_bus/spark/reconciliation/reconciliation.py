@@ -22,8 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, NotReconciled
+from command_bus.export.views import View
 from command_bus.spark.errors import unwrapped
-from command_bus.spark.options import View
 from command_bus.spark.quoting import check_named_once, entity_text, there_are
 from command_bus.spark.reading.views import schema_of
 from command_bus.spark.reconciliation.chart_data import chart_data

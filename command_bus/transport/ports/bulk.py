@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from command_bus.transport.ports.kept_streams import KeptStreams
 from command_bus.transport.submissions import Admission
 from command_bus.transport.unique_keys import LoadKey
 
@@ -125,59 +126,11 @@ class DispatchFacts:
         return "committed" if self.opened is None and self.version >= 0 else "open"
 
 
-@dataclass(slots=True, frozen=True)
-class OutcomeStream:
-    """The state of one shard's stream of a dispatch's outcomes.
-
-    Attributes:
-        length: Outcomes that are kept.
-        added: Outcomes that there ever were; None if the server does not count them (Redis before 7).
-        first: Id of the oldest that is kept, or an empty text.
-        last: Id of the newest that there ever was. What is behind it comes later.
-        left_ms: How long it is kept yet, if no outcome is added.
-    """
-
-    length: int
-    added: int | None
-    first: str
-    last: str
-    left_ms: int = 0
-
-    @property
-    def trimmed(self) -> int:
-        """How many are kept no more, as far as that is known."""
-        return 0 if self.added is None else max(self.added - self.length, 0)
-
-
-OutcomePage = tuple[list[bytes], list[bytes]]
-"""Entry ids and records, which are opaque here. Two lists, because there are millions."""
-
-
-class BulkOutcomes(Protocol):
-    """Reads outcomes: a stream per dispatch and shard. Ids are ordered, and a stream only grows at its end."""
-
-    async def streams(self, wanted: Sequence[tuple[str, int]]) -> list[OutcomeStream | None]:
-        """Return the state of the streams of dispatches and shards; None for one that does not exist (yet, or any more)."""
-        ...
-
-    async def ends(self, dispatch_id: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
-        """Return the first and last id of a range, whose bounds are written as for XRANGE; None if it is empty."""
-        ...
-
-    async def page(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> OutcomePage:
-        """Return outcomes behind `after` (empty: from the first on) up to and with `until`, oldest first."""
-        ...
-
-    async def skip(self, dispatch_id: str, shard: int, after: str, until: str, count: int) -> tuple[str, int]:
-        """Return the id that a read of `count` outcomes would end with, and their number. Without any: `after` and 0."""
-        ...
-
-
 class BulkDispatches(Protocol):
     """Loads dispatches and reads what is known of them. Every method repeats what is ambiguous: each is idempotent."""
 
     @property
-    def outcomes(self) -> BulkOutcomes:
+    def outcomes(self) -> KeptStreams:
         """What became of their commands."""
         ...
 

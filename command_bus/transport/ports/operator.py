@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 from command_bus.messages.policies import Priority
 from command_bus.transport.flows import Flow
 from command_bus.transport.interrupts import Attempt, Interrupt
+from command_bus.transport.ports.kept_streams import KeptStreams
 from command_bus.transport.records import (
     Contents,
     HistoryExtent,
@@ -522,6 +523,11 @@ class OperatorSide(Protocol):
     @property
     def events(self) -> EventStreams:
         """Reads events."""
+        ...
+
+    @property
+    def kept(self) -> KeptStreams:
+        """Reads `history`, `events`, `arrivals`, `audit` (of the first shard) and `dead` from their old ends."""
         ...
 
     @property

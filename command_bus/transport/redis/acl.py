@@ -191,6 +191,7 @@ _GRANTS: Final[dict[Role, tuple[tuple[str, str], ...]]] = {
         *_KEEPING,
         ("xrevrange", "history dead"),
         ("xadd xrevrange", "audit trends"),
+        ("xrange xinfo|stream pttl", "history events arrivals audit dead"),  # what is exported
         ("hget hgetall hset hdel", "notes:subscriptions"),
     ),
 }

@@ -9,16 +9,17 @@ import pytest
 
 from command_bus.spark.reconciliation.dispatch_state import DispatchState
 from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Tally, Verdict
-from command_bus.transport.ports.bulk import DispatchFacts, OutcomeStream
+from command_bus.transport.ports.bulk import DispatchFacts
+from command_bus.transport.ports.kept_streams import KeptStream
 
 DAY = 86_400_000
 
 
-def stream(length: int = 10, added: int | None = None, *, counted: bool = True) -> OutcomeStream:
-    return OutcomeStream(length, (length if added is None else added) if counted else None, "1-0", "9-0")
+def stream(length: int = 10, added: int | None = None, *, counted: bool = True) -> KeptStream:
+    return KeptStream(length, (length if added is None else added) if counted else None, "1-0", "9-0")
 
 
-def dispatch_state(*streams: OutcomeStream | None, age_ms: int = 1000, rejected_rows: int = 0, **facts: Any) -> DispatchState:
+def dispatch_state(*streams: KeptStream | None, age_ms: int = 1000, rejected_rows: int = 0, **facts: Any) -> DispatchState:
     summary = json.dumps({"partitions": [{"rejected": rejected_rows}]})
     given: dict[str, Any] = {"version": 0, "first_ms": 5000, "keep_ms": DAY, "added": 10, "summary": summary} | facts
     known = DispatchFacts("d", **given)

@@ -31,21 +31,17 @@ from command_bus.serialization.reply import (
     pack_reply,
 )
 from command_bus.transport.mailboxes import mailbox_name, mailbox_parts
-from command_bus.transport.ports.bulk import DispatchFacts, OutcomeStream
+from command_bus.transport.ports.bulk import DispatchFacts
+from command_bus.transport.ports.kept_streams import KeptStream
 from command_bus.transport.records import StoredDeadLetter, StoredEntity
-from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
+from command_bus.transport.redis.kept_streams import RedisKeptStreams
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402 - after the skips
 
-from command_bus.messages.policies import Lanes, PerEntity  # noqa: E402
-from command_bus.spark.options import ReadOptions  # noqa: E402
-from command_bus.spark.reading.offsets import BEGINNING, StreamOffset, fair_shares, format_offset, parse_offset  # noqa: E402
-from command_bus.spark.reading.outcome_batches import UNREADABLE, outcome_batch  # noqa: E402
-from command_bus.spark.reading.spans import Span, id_before, pack_spans, rows_per_task, split_span  # noqa: E402
-from command_bus.spark.reading.views import (  # noqa: E402
+from command_bus.export.columns import (  # noqa: E402
     arrow_schema_of,
     batch_of,
     dead_letter_row,
@@ -53,8 +49,13 @@ from command_bus.spark.reading.views import (  # noqa: E402
     entity_row,
     json_text,
     reject_row,
-    schema_of,
 )
+from command_bus.export.ends import UNREADABLE, ends_batch  # noqa: E402
+from command_bus.messages.policies import Lanes, PerEntity  # noqa: E402
+from command_bus.spark.options import ReadOptions  # noqa: E402
+from command_bus.spark.reading.offsets import BEGINNING, StreamOffset, fair_shares, format_offset, parse_offset  # noqa: E402
+from command_bus.spark.reading.spans import Span, id_before, pack_spans, rows_per_task, split_span  # noqa: E402
+from command_bus.spark.reading.views import schema_of  # noqa: E402
 
 VIEWS = ("outcomes", "deadLetters", "rejects", "entities", "dispatches")
 NOON = 1_795_262_400_000
@@ -72,7 +73,7 @@ def record(outcome: Outcome, status: Any = "completed", **facts: Any) -> bytes:
 
 def batch_rows(*records: bytes) -> list[dict[str, Any]]:
     ids = [f"{NOON}-{number}".encode() for number in range(len(records))]
-    batch = outcome_batch("d", 3, (ids, list(records)))
+    batch = ends_batch("outcomes", "d", 3, (ids, [[b"r", each] for each in list(records)]))
     assert batch.schema == arrow_schema_of("outcomes")
     rows: list[dict[str, Any]] = batch.to_pylist()
     return rows
@@ -241,10 +242,10 @@ class TestRows:
             (0, 0, [None], (None, None, None)),  # keeps none
             (1000, 0, [None, None], (0, 0, 10)),  # none yet
             (1000, 5000, [None, None], (0, None, None)),  # none yet, or none any more
-            (1000, 5000, [OutcomeStream(4, 4, "1-0", "9-0"), None], (4, None, None)),
-            (1000, 0, [OutcomeStream(4, 5, "1-0", "9-0"), OutcomeStream(2, 2, "1-0", "9-0")], (6, 1, 3)),
-            (1000, 0, [OutcomeStream(12, 12, "1-0", "9-0")], (12, 0, 0)),  # replayed ones count twice
-            (1000, 0, [OutcomeStream(4, None, "1-0", "9-0")], (4, None, None)),  # Redis 6 does not count
+            (1000, 5000, [KeptStream(4, 4, "1-0", "9-0"), None], (4, None, None)),
+            (1000, 0, [KeptStream(4, 5, "1-0", "9-0"), KeptStream(2, 2, "1-0", "9-0")], (6, 1, 3)),
+            (1000, 0, [KeptStream(12, 12, "1-0", "9-0")], (12, 0, 0)),  # replayed ones count twice
+            (1000, 0, [KeptStream(4, None, "1-0", "9-0")], (4, None, None)),  # Redis 6 does not count
         ],
     )
     def test_pending_is_null_if_unknown(self, keep_ms, age_ms, streams, counts):
@@ -265,7 +266,7 @@ class TestRows:
         }
 
 
-class Recorded(RedisBulkOutcomes):
+class Recorded(RedisKeptStreams):
     """Outcomes that a test makes up, by their times."""
 
     def __init__(self, *times: int) -> None:
@@ -316,8 +317,8 @@ class TestSpans:
 
 
 class TestOffsets:
-    def stream(self, length: int, added: int | None, first: int = 0, last: int = 100) -> OutcomeStream:
-        return OutcomeStream(length, added, f"{first or last - length + 1}-0", f"{last}-0")
+    def stream(self, length: int, added: int | None, first: int = 0, last: int = 100) -> KeptStream:
+        return KeptStream(length, added, f"{first or last - length + 1}-0", f"{last}-0")
 
     def test_offsets_are_written_and_read(self):
         positions = {("b", 1): StreamOffset("5-1", 3), ("a", 0): StreamOffset("6-0"), ("b", 0): StreamOffset("7-0", 0)}

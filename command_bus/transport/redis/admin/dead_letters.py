@@ -10,7 +10,7 @@ from typing import Any
 from command_bus.errors import InvalidCommand
 from command_bus.stream_ids import ms_of
 from command_bus.transport.flows import NORMAL_FLOW
-from command_bus.transport.mailboxes import envelope_in, mailbox_label
+from command_bus.transport.mailboxes import mailbox_label
 from command_bus.transport.records import Resolution, StoredDeadLetter
 from command_bus.transport.redis.connection.retrying import RetryingRequests
 from command_bus.transport.redis.keys import GROUP
@@ -32,7 +32,7 @@ class RedisDeadLetters(RetryingRequests):
         for index, keys in enumerate(self._keys.shards):
             async for page in self._entries(keys, keys.dead, "-"):
                 for entry, fields in page:
-                    yield stored_letter(index, entry, fields)
+                    yield StoredDeadLetter.parse(index, entry, fields)
 
     async def get(self, letter_id: str) -> StoredDeadLetter | None:
         """Return one letter, or None."""
@@ -42,7 +42,7 @@ class RedisDeadLetters(RetryingRequests):
         index, entry = found_at
         keys = self._keys.shards[index]
         found: Any = await self._ask_once(keys, lambda client: client.xrange(keys.dead, entry, entry))
-        return stored_letter(index, found[0][0], found[0][1]) if found else None
+        return StoredDeadLetter.parse(index, found[0][0], found[0][1]) if found else None
 
     async def oldest_ms(self) -> int | None:
         """Return when the oldest letter of all was written, by the server's clock, or None."""
@@ -109,7 +109,7 @@ class RedisDeadLetters(RetryingRequests):
         """Return dead letters behind `after` (empty: from the first) up to and with `until`, with their ids in the shard."""
         keys = self._keys.shards[shard]
         page = await self._ask(keys, lambda client: client.xrange(keys.dead, f"({after}" if after else "-", until, count=count))
-        return [(entry.decode(), stored_letter(shard, entry, fields)) for entry, fields in page]
+        return [(entry.decode(), StoredDeadLetter.parse(shard, entry, fields)) for entry, fields in page]
 
 
 def shard_and_entry(letter_id: str, shards: int) -> tuple[int, str] | None:
@@ -118,15 +118,3 @@ def shard_and_entry(letter_id: str, shards: int) -> tuple[int, str] | None:
     if not shard.isdecimal() or len(shard) > 9 or int(shard) >= shards or not _ENTRY.fullmatch(entry):
         return None
     return int(shard), entry
-
-
-def stored_letter(shard: int, entry: bytes, fields: dict[bytes, bytes]) -> StoredDeadLetter:
-    """Return a dead letter from its entry in the stream."""
-    return StoredDeadLetter(
-        f"{shard}-{entry.decode()}",
-        fields.get(b"m", b"").decode(errors="replace"),
-        fields.get(b"r", b""),
-        envelope_in(fields.get(b"e", b"")),
-        fields.get(b"p") == b"1",
-        b"x" in fields,
-    )

@@ -23,7 +23,7 @@ from command_bus.serialization.odd_values import stored_number
 from command_bus.stream_ids import ms_of
 from command_bus.tasks import end_tasks
 from command_bus.transport.ports.operator import EventStreams
-from command_bus.transport.records import BEFORE_ALL, SENT_KINDS, StoredEvent
+from command_bus.transport.records import BEFORE_ALL, StoredEvent
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.errors import CONNECTION_ERRORS, translated
 from command_bus.transport.redis.connection.outage_log import LoggedBackoff
@@ -240,8 +240,8 @@ def _woven(shard: int, count: int, done: _Entries, sent: _Entries) -> list[Store
 
     A command is accepted before what else happens to it, and superseded after that, also in one ms, or if the clock went back.
     """
-    arrivals = [_stored(shard, count + shard, *each) for each in sent]
-    events = [_stored(shard, shard, *each) for each in done]
+    arrivals = [StoredEvent.parse(shard, count + shard, *each) for each in sent]
+    events = [StoredEvent.parse(shard, shard, *each) for each in done]
     accepted = [(at, each.names) for at, each in enumerate(arrivals) if each.names and each.facts[0] == "accepted"]
     first = {names: at for at, names in reversed(accepted)}
     last = {(ms_of(sent[at][0]), names): at for at, names in accepted}
@@ -262,12 +262,3 @@ def _woven(shard: int, count: int, done: _Entries, sent: _Entries) -> list[Store
             place += 1
         found.append(event)
     return found + arrivals[place:]
-
-
-def _stored(shard: int, feed: int, entry: bytes, fields: dict[bytes, bytes] | None) -> StoredEvent:
-    """Return an event from its entry in a stream."""
-    fields = fields or {}
-    facts = fields.get(b"v", b"").decode(errors="replace").split("|", 4)
-    mailbox = fields.get(b"m", b"").decode(errors="replace")
-    is_told = feed == shard or facts[0] in SENT_KINDS
-    return StoredEvent(shard, entry.decode(), facts + [""] * (5 - len(facts)), mailbox, fields.get(b"c", b""), feed, is_told)

@@ -15,7 +15,8 @@ from command_bus.transport.redis.admin.type_records import RedisObliteration, Re
 from command_bus.transport.redis.admin.views import RedisViews
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.interrupts import RedisInterrupts
-from command_bus.transport.redis.keys import KeySpace
+from command_bus.transport.redis.kept_streams import RedisKeptStreams
+from command_bus.transport.redis.keys import KeySpace, ShardKeys
 
 
 class RedisOperatorSide:
@@ -38,7 +39,13 @@ class RedisOperatorSide:
         self.types = RedisTypeRecords(connections, keys, patience=patience)
         self.obliteration = RedisObliteration(connections, keys, patience=patience)
         self.events = RedisEventStreams(connections, keys, patience=patience)
+        self.kept = RedisKeptStreams(connections, keys, _kept_key, patience=patience)
         self.history = RedisHistory(connections, keys, patience=patience)
         self.views = RedisViews(connections, keys, patience=patience, entities=self.entities)
         self.states = RedisStates(connections, keys, patience=patience)
         self.interrupts = RedisInterrupts(connections, keys, patience=patience)
+
+
+def _kept_key(keys: ShardKeys, name: str) -> str:
+    """Return the key of a stream that operators read: `history`, `events`, `arrivals`, `audit`, `dead`."""
+    return str(getattr(keys, name))

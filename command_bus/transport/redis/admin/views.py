@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from command_bus.transport.mailboxes import is_mailbox, is_wide
 from command_bus.transport.ports.operator import FoundNames, GroupName, NamedGroup
 from command_bus.transport.records import StoredDeadLetter, StoredEntity, StoredEvent
-from command_bus.transport.redis.admin.dead_letters import shard_and_entry, stored_letter
+from command_bus.transport.redis.admin.dead_letters import shard_and_entry
 from command_bus.transport.redis.admin.entities import RedisEntities
 from command_bus.transport.redis.admin.events import newest_events
 from command_bus.transport.redis.admin.holds import parse_hold
@@ -233,7 +233,7 @@ class RedisViews(RetryingRequests):
     async def letters(self, shard: int, before: str, count: int) -> list[tuple[str, StoredDeadLetter]]:
         keys = self._keys.shards[shard]
         page = await self._ask(keys, _newest, keys.dead, before, count)
-        return [(entry.decode(), stored_letter(shard, entry, fields or {})) for entry, fields in page]
+        return [(entry.decode(), StoredDeadLetter.parse(shard, entry, fields or {})) for entry, fields in page]
 
     async def letters_by_id(self, letter_ids: Sequence[str]) -> list[StoredDeadLetter]:
         parts: dict[int, list[str]] = {}
@@ -244,7 +244,7 @@ class RedisViews(RetryingRequests):
         async def read(shard: int, entries: list[str]) -> list[StoredDeadLetter]:
             keys = self._keys.shards[shard]
             pages = await self._ask(keys, _each_entry, keys.dead, entries)
-            return [stored_letter(shard, entry, fields or {}) for page in pages for entry, fields in page]
+            return [StoredDeadLetter.parse(shard, entry, fields or {}) for page in pages for entry, fields in page]
 
         return [each for page in await asyncio.gather(*(read(*part) for part in parts.items())) for each in page]
 

@@ -26,9 +26,9 @@ from command_bus.transport.ports.bulk import (
     OpenState,
     Version,
 )
-from command_bus.transport.redis.bulk.outcomes import RedisBulkOutcomes
 from command_bus.transport.redis.connection.connections import Connections
 from command_bus.transport.redis.connection.retrying import RetryingRequests
+from command_bus.transport.redis.kept_streams import RedisKeptStreams
 from command_bus.transport.redis.keys import KeySpace, ShardKeys
 from command_bus.transport.redis.scripts import BULK_COMMIT, BULK_LOAD, Script
 from command_bus.transport.redis.sending.enqueue_arguments import flow_argument
@@ -79,7 +79,7 @@ class RedisBulkDispatches(RetryingRequests):
         self._max_entities = max_entities
         self._retention = retention
         self._remember_ms: dict[str, int] = {}
-        self.outcomes = RedisBulkOutcomes(connections, keys, patience=patience)
+        self.outcomes = RedisKeptStreams(connections, keys, ShardKeys.outcomes, patience=patience)
 
     async def open(self, version: Version, opening: Opening) -> OpenState:
         self._remember_ms[version.dispatch_id] = opening.remember_ms

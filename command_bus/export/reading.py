@@ -1,0 +1,82 @@
+"""`StreamReader`: reads what one file of an export gets, in pages of about a MiB."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from command_bus.export.cursors import BEGINNING, Cursor, passed
+from command_bus.export.pages import page_batch
+from command_bus.export.views import View
+from command_bus.stream_ids import StreamId, stream_id
+from command_bus.transport.ports.kept_streams import KeptStream, KeptStreams
+
+_PAGE_BYTES: Final = 1 << 20
+_FILE_BYTES: Final = 64 << 20
+_FIRST_PAGE, _LONGEST_PAGE = 200, 5_000
+
+
+class FileRead(NamedTuple):
+    """The rows of a file.
+
+    Attributes:
+        batches: Those that no other file has.
+        cursor: Where to go on.
+        lost: Entries that were deleted meanwhile; None: perhaps some.
+    """
+
+    batches: list[Any]
+    cursor: Cursor
+    lost: int | None
+
+
+class StreamReader:
+    """Reads a stream of a shard.
+
+    Args:
+        kept: Reads pages.
+        view: The columns.
+        name: That of the stream.
+        shard: The number of the shard.
+        fresh: Leaves out rows that a file has.
+        rows: Most entries of a file.
+    """
+
+    def __init__(self, kept: KeptStreams, view: View, name: str, shard: int, fresh: Callable[[Any], Any], rows: int) -> None:
+        self.name, self.shard = name, shard
+        self._kept, self._view, self._fresh, self._rows = kept, view, fresh, rows
+        self._page = _FIRST_PAGE
+
+    async def lineage(self) -> str:
+        """Return the lineage of the server: what is read between two looks with the same answer is from one server."""
+        return await self._kept.lineage(self.shard)
+
+    async def look(self) -> KeptStream | None:
+        """Return the state of the stream; None if there is none."""
+        [stream] = await self._kept.streams([(self.name, self.shard)])
+        return stream
+
+    async def read(self, cursor: Cursor, until: StreamId) -> FileRead | None:
+        """Read up to `until`, or as much as a file gets; None if another server answers than that of the cursor."""
+        last, size = cursor.last, 0
+        batches, ids = list[Any](), list[StreamId]()
+        while last < until and len(ids) < self._rows and size < _FILE_BYTES:
+            after = str(last) if last > BEGINNING else ""
+            page = await self._kept.page(self.name, self.shard, after, str(until), min(self._page, self._rows - len(ids)))
+            if not page[0]:
+                last = until  # deleted meanwhile
+                break
+            read = sum(len(part) for flat in page[1] for part in flat)
+            batches.append(await asyncio.to_thread(self._batch, page))
+            ids += map(stream_id, page[0])
+            last, size = ids[-1], size + read
+            self._page = min(max(_PAGE_BYTES * len(page[0]) // max(read, 1), 1), _LONGEST_PAGE)
+        stream = await self.look()
+        if await self.lineage() != cursor.lineage:
+            return None
+        following, lost = (cursor._replace(last=last), 0) if stream is None else passed(cursor, stream, ids, last)
+        return FileRead(batches, following, lost)
+
+    def _batch(self, page: Any) -> Any:
+        return self._fresh(page_batch(self._view, self.name, self.shard, page))
