@@ -54,9 +54,9 @@ def passed(cursor: Cursor, stream: KeptStream, ids: Sequence[StreamId], last: St
     """
     newest = stream_id(stream.last)
     first = stream_id(stream.first) if stream.first else StreamId(newest.ms, newest.number + 1)
-    is_kept = first <= cursor.last  # and so is all behind it
+    is_kept = id_before(first) <= cursor.last  # all that is behind the cursor
     if stream.added is None:
-        is_known = is_kept or cursor.number == 1
+        is_known = is_kept or (cursor.number == 1 and not ids)  # an export begins with what there is
         return cursor._replace(last=last if is_kept else max(last, id_before(first)), added=None), 0 if is_known else None
     if last >= newest:
         count: int | None = stream.added

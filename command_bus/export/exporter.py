@@ -27,7 +27,7 @@ from command_bus.observer import ExportFigures, outward_of
 from command_bus.stream_ids import StreamId, stream_id
 
 try:
-    from command_bus.export.files import ExportFolder, Format, StreamFolder
+    from command_bus.export.files import ExportFolder, Format
     from command_bus.export.pages import STREAMS
     from command_bus.export.reading import StreamReader
 except ImportError as error:
@@ -187,26 +187,18 @@ class Export:
         """Write what one stream has now."""
         files = folder.stream(VIEWS[shown], shown, name, shard)
         reader = StreamReader(self.bus.transport.operator.kept, VIEWS[shown], name, shard, files.fresh, self._rows)
-        while not await self._until_end(folder, files, reader, shown):
-            pass  # the server has changed meanwhile: begin again at the cursor
-
-    async def _until_end(self, folder: ExportFolder, files: StreamFolder, reader: StreamReader, shown: Exported) -> bool:
         lineage = await reader.lineage()
         stream = await reader.look()
-        if lineage != await reader.lineage():
-            return False
         if stream is None:
-            return True
+            return
         until, before = stream_id(stream.last), files.cursor or Cursor(self._since, None, lineage)
         cursor, lost = passed(before, stream, [], before.last)
         if is_new := before.lineage != lineage:  # what the server has lost may come again, under ids below
             again = max(before_ms(before.last.ms - _AGAIN_MS), files.begin or self._since)
             cursor = Cursor(min(cursor.last, again), None, lineage, cursor.number)
         self._note(folder, shown, reader, before, cursor.last, lost)
-        while is_new or lost or cursor.last < until:
+        while is_new or lost != 0 or cursor.last < until:
             read = await reader.read(cursor, until)
-            if read is None:
-                return False
             self._note(folder, shown, reader, cursor, read.cursor.last, read.lost)
             await asyncio.to_thread(files.write, read.batches, cursor.last, read.cursor)
             self.report.files += 1
@@ -214,12 +206,11 @@ class Export:
             if self._progress is not None:
                 self._progress(self.report)
             cursor, is_new, lost = read.cursor._replace(number=read.cursor.number + 1), False, 0
-        return True
 
     def _note(
         self, folder: ExportFolder, shown: Exported, reader: StreamReader, cursor: Cursor, until: StreamId, lost: int | None
     ) -> None:
-        if lost == 0 or shown == "letters":  # a letter is deleted when it is settled
+        if lost == 0:
             return
         gap = Gap(shown, reader.shard, str(cursor.last), str(until), lost)
         many = "an unknown number of" if lost is None else f"{lost:,}"
