@@ -65,9 +65,7 @@ class StreamFolder:
 
     def __init__(self, folder: Path, name: str, view: View, suffix: Format) -> None:
         self._folder, self._name, self._view, self._suffix = folder, name, view, suffix
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(f".{name}.*"):  # by an exporter that was killed
-            left.unlink()
+        _ready(folder, name)
         found = (_file(path) for path in folder.glob(f"{name}.*"))
         self._files = sorted((each for each in found if each is not None), key=lambda each: each.number)
 
@@ -146,7 +144,7 @@ class ExportFolder:
 
     def note_gap(self, name: str, shard: int, after: StreamId, gap: dict[str, Any]) -> None:
         """Write a gap down, in a file that has its name from the place: written again it is the same."""
-        (self.path / _GAPS).mkdir(exist_ok=True)
+        _ready(self.path / _GAPS, name)
         _put(self.path / _GAPS / f"{name}.{shard}.{after}.json", lambda file: file.write(to_json(gap) + b"\n"))
 
     def _claim(self, about: dict[str, Any]) -> None:
@@ -198,6 +196,13 @@ def _keys_in(path: Path, view: View) -> frozenset[tuple[Any, ...]]:
         return frozenset(tuple(row[name] for name in names) for row in rows)
     table = pq.read_table(path, columns=list(names), partitioning=None)
     return frozenset(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+
+
+def _ready(folder: Path, name: str) -> None:
+    """Make a folder, and delete what an exporter that was killed has left in it for a stream."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f".{name}.*"):
+        left.unlink()
 
 
 def _put(path: Path, write: Callable[[IO[bytes]], object]) -> None:
