@@ -26,7 +26,7 @@ from pydantic_core import from_json, to_json
 
 from command_bus.errors import InvalidSettings
 from command_bus.export.columns import arrow_schema_of
-from command_bus.export.cursors import Cursor
+from command_bus.export.cursors import BEGINNING, Cursor
 from command_bus.export.views import View
 from command_bus.stream_ids import StreamId, stream_id
 
@@ -78,6 +78,11 @@ class StreamFolder:
     def begin(self) -> StreamId | None:
         """The id behind which the first file begins."""
         return self._files[0].after if self._files else None
+
+    @property
+    def end(self) -> StreamId:
+        """The highest id of all files."""
+        return max((each.cursor.last for each in self._files), default=BEGINNING)
 
     def fresh(self, batch: Any) -> Any:
         """Return the rows of a batch that no file has."""
@@ -139,7 +144,10 @@ class ExportFolder:
     def stream(self, view: View, shown: str, name: str, shard: int) -> StreamFolder:
         """Return the files of a stream; `shown` is the folder of the view."""
         if (name, shard) not in self._streams:
-            self._streams[name, shard] = StreamFolder(self.path / shown / f"shard={shard}", name, view, self._format)
+            found = self._streams[name, shard] = StreamFolder(self.path / shown / f"shard={shard}", name, view, self._format)
+            for told in (self.path / _GAPS).glob(f"{name}.{shard}.*.json"):  # by an exporter that was killed before its next file
+                if stream_id(told.name.split(".")[2]) > found.end:
+                    told.unlink()
         return self._streams[name, shard]
 
     def note_gap(self, name: str, shard: int, after: StreamId, gap: dict[str, Any]) -> None:
