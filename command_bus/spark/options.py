@@ -296,6 +296,8 @@ class ReadOptions:
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`.
         namespace: Prefix of all keys.
         view: `outcomes`, `deadLetters`, `rejects`, `entities`, `dispatches`, `states`, `history`, `events` or `audit`.
+        command: For the history: only ends of this command, `module:Class` or a wire name that workers have announced, with its `payload` and
+            `result` as structs.
         dispatch_id: The dispatch to read; None reads all that are remembered.
         entity_type: For states: those of one type; None: all.
         partitions: The least number of tasks that read, if there is enough to read.
@@ -312,6 +314,7 @@ class ReadOptions:
     url: str | None = _option("url", repr=False)
     namespace: str | None = _option("namespace")
     view: View = _option("view", _choice(*get_args(View)), "outcomes")  # noqa: RUF009 - it makes a field
+    command: str | None = _option("command", views=("history",))
     dispatch_id: str | None = _option("dispatchId", views=("outcomes", "deadLetters", "rejects", "dispatches"))
     entity_type: str | None = _option("entityType", views=("states",))
     partitions: int | None = _option("minPartitions", _count())

@@ -33,9 +33,12 @@ class CommandBusSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the view that is read."""
+        from command_bus.spark.reading.tasks import ReadPlan
         from command_bus.spark.reading.views import schema_of
 
-        return schema_of(ReadOptions.parse(self.options).view)
+        with without_spark_frames():
+            read = ReadOptions.parse(self.options)
+            return schema_of(read.view) if read.command is None else ReadPlan.build(read).schema()
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Plan a batch write."""

@@ -10,13 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructType
 
 from command_bus.errors import InvalidSettings
 from command_bus.export.pages import STREAMS, page_batch
+from command_bus.export.typed import TypedColumns
 from command_bus.spark.options import ReadOptions
 from command_bus.spark.reading.offsets import StreamKey
 from command_bus.spark.reading.spans import Span, pack_spans, rows_per_task, split_span
+from command_bus.spark.reading.views import schema_of
 from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
+from command_bus.spark.writing.command_lookup import typed_columns
 from command_bus.spark.writing.encoder import gc_paused
 from command_bus.transport.ports.kept_streams import KeptStream, KeptStreams
 
@@ -37,11 +42,13 @@ class ReadPlan:
         options: As they were given.
         target: The server and namespace.
         only: Dispatches to read; None: all. Filters name them, so they need not exist.
+        typed: Of a history of one command, the types of its columns.
     """
 
     options: ReadOptions
     target: Target
     only: tuple[str, ...] | None = None
+    typed: TypedColumns | None = None
 
     @classmethod
     def build(cls, options: ReadOptions) -> ReadPlan:
@@ -52,8 +59,18 @@ class ReadPlan:
             TransportUnavailable: The server cannot be reached.
         """
         target = Target.resolve(options.url, options.namespace)
-        connection_to(target, PLANNING_PATIENCE)
-        return cls(options, target)
+        connection = connection_to(target, PLANNING_PATIENCE)
+        return cls(
+            options, target, typed=None if options.command is None else typed_columns(options.command, connection.describe)
+        )
+
+    def schema(self) -> StructType:
+        """Return the columns of the rows."""
+        columns = schema_of(self.options.view)
+        if self.typed is not None:
+            for name, kind in self.typed.types().items():
+                columns[name].dataType = from_arrow_type(kind.arrow)
+        return columns
 
     @property
     def connection(self) -> TargetConnection:
@@ -114,4 +131,6 @@ class ReadPlan:
                         break  # trimmed since it was planned
                     after = page[0][-1].decode()
                     batch = page_batch(view, span.name, span.shard, page)
+                    if self.typed is not None:
+                        batch = self.typed.of(batch)
                 yield batch

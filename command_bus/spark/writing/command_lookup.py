@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from command_bus.errors import InvalidCommand, InvalidSettings
+from command_bus.export.typed import TypedColumns
 from command_bus.messages.event import Publish
 from command_bus.messages.history import history_of
 from command_bus.messages.message import Event, Message, MessageSpec, canonical_entity_id, is_internal
@@ -20,6 +21,7 @@ from command_bus.sending.envelope_builder import message_of
 from command_bus.sending.options import give
 from command_bus.serialization.announcements import CommandInfo
 from command_bus.serialization.json_fields import JsonFields
+from command_bus.serialization.json_schemas import fields_schema, reply_schema
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import pack
@@ -161,6 +163,31 @@ def _published(mapping: CommandMapping) -> CommandMapping:
     return replace(mapping, spec=made, vectorised=False, payload=payload)
 
 
+def typed_columns(text: str, describe: Callable[[str], CommandInfo | None]) -> TypedColumns:
+    """Return the types of payload and result of a command: `module:Class`, a pickled class, or a wire name that workers announced.
+
+    Raises:
+        InvalidSettings: There is no such command.
+    """
+    module, colon, name = text.partition(":")
+    found = unpickled(text) if is_pickled(text) else _importable(module, name) if colon else None
+    if found is not None:
+        spec = found.spec()
+        return TypedColumns(spec.name, fields_schema(found), reply_schema(spec.reply))
+    info = describe(text)
+    if info is None:
+        raise _unknown(text)
+    return TypedColumns(info.name, info.schema, info.reply)
+
+
+def _unknown(text: str) -> InvalidSettings:
+    module, colon, name = text.partition(":")
+    return InvalidSettings(
+        f"option command = {text!r}: no class can be imported by this name ({_why(module, name) if colon else 'it is no module:Class'}), "
+        "and no running worker knows it as a wire name. Give 'package.module:Class' of a Command that is installed here and on the executors"
+    )
+
+
 def _mapping(
     text: str, options: WriteOptions, columns: Sequence[str], describe: Callable[[str], CommandInfo | None] | None
 ) -> tuple[CommandMapping, bool]:
@@ -175,10 +202,7 @@ def _mapping(
             return _class_mapping(found, options, columns), issubclass(found, Event)
     info = describe(text) if describe is not None else None
     if info is None:
-        raise InvalidSettings(
-            f"option command = {text!r}: no class can be imported by this name ({_why(module, name) if colon else 'it is no module:Class'}), "
-            "and no running worker knows it as a wire name. Give 'package.module:Class' of a Command that is installed here and on the executors"
-        )
+        raise _unknown(text)
     return announced_mapping(info, options, columns), info.kind == "event"
 
 
