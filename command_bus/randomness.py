@@ -24,7 +24,8 @@ def token(size: int) -> bytes:
     return _source(size)
 
 
-def use_tokens_from(source: Callable[[int], bytes]) -> None:
-    """Take tokens from somewhere else: for simulations, which must be able to repeat themselves."""
-    global _source  # noqa: PLW0603 - one source per process
-    _source = source
+def use_tokens_from(source: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """Take tokens from somewhere else: for simulations, which must be able to repeat themselves. Return where they came from before."""
+    global _source
+    before, _source = _source, source
+    return before

@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from command_bus.testing.bus import TestBus
+    from command_bus.testing.certificate import crash_certificate
     from command_bus.testing.crashes import CRASH_POINTS, CrashPoint
     from command_bus.testing.records import Handled, Sent
+    from command_bus.testing.verdict import Verdict
 
-__all__ = ["CRASH_POINTS", "CrashPoint", "Handled", "Sent", "TestBus"]
+__all__ = ["CRASH_POINTS", "CrashPoint", "Handled", "Sent", "TestBus", "Verdict", "crash_certificate"]
 
-_HOMES = {"CRASH_POINTS": "crashes", "CrashPoint": "crashes", "Handled": "records", "Sent": "records", "TestBus": "bus"}
+_HOMES = {
+    "CRASH_POINTS": "crashes",
+    "CrashPoint": "crashes",
+    "Handled": "records",
+    "Sent": "records",
+    "TestBus": "bus",
+    "Verdict": "verdict",
+    "crash_certificate": "certificate",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -72,14 +72,12 @@ class Crashing(Middleware):
         crashes: Planned crashes, shared by all workers.
         process: The worker's process.
         keys: Names of the keys of its namespace.
-        killed: Called once the process is dead.
     """
 
     recorder: Recorder
     crashes: list[Crash]
     process: Process
     keys: KeySpace
-    killed: Callable[[], None]
 
     async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
         if isinstance(context, DurableContext):
@@ -139,13 +137,11 @@ class Crashing(Middleware):
         def look() -> None:
             if is_settled() and not self.process.dead:
                 self.process.kill()
-                self.killed()
 
         self.process.after.append(look)
 
     async def _end(self) -> NoReturn:
         self.process.kill()
-        self.killed()
         await asyncio.Event().wait()  # a dead process does nothing more; its tasks are cancelled
         raise AssertionError
 

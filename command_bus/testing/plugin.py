@@ -8,7 +8,10 @@ The package is imported inside the fixtures, because a plugin is loaded before c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Generator, Iterable, Iterator
+import json
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +22,11 @@ if TYPE_CHECKING:
     from command_bus.handlers.registry import HandlerRegistry
     from command_bus.testing.bus import TestBus
     from command_bus.testing.conformance.fixtures import PromiseSandbox
+    from command_bus.testing.verdict import Verdict
     from command_bus.transport.redis.connection.factory import ClientFactory
+
+_VERDICTS = pytest.StashKey[list["Verdict"]]()
+_PROPERTY, _OPTION = "crash_certificate", "--crash-certificate"
 
 
 @pytest.fixture
@@ -73,6 +80,80 @@ def command_bus_sandbox(command_bus_clients: ClientFactory) -> PromiseSandbox:
     from command_bus.testing.conformance.fixtures import PromiseSandbox
 
     return PromiseSandbox(command_bus_clients)
+
+
+@pytest.fixture
+def crash_certificate(request: pytest.FixtureRequest) -> Callable[..., Verdict]:
+    """Return `command_bus.testing.crash_certificate`; what it finds stands in the page and the JUnit file of this test run."""
+    from command_bus.testing.certificate import crash_certificate as certify
+
+    verdicts = request.node.stash.setdefault(_VERDICTS, [])
+
+    def certified(*args: Any, **options: Any) -> Verdict:
+        verdict = certify(*args, **{"name": request.node.name} | options)
+        verdicts.append(verdict)
+        return verdict
+
+    return certified
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--crash-certificate`."""
+    parser.getgroup("command_bus").addoption(
+        _OPTION,
+        metavar="PATH",
+        help="Write a page, .html or .md, of all crash certificates, and fail each test whose certificate is not clean.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check the name of the page before anything runs."""
+    path = config.getoption(_OPTION, None)
+    if path is not None and Path(path).suffix not in (".html", ".md"):
+        raise pytest.UsageError(f"{_OPTION} writes .html or .md, not {path!r}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Put verdicts into the report; fail a test that forgot to look at one."""
+    try:
+        result = yield
+    finally:
+        verdicts = item.stash.get(_VERDICTS, [])
+        for verdict in verdicts:
+            if not verdict:  # pytest cuts the message of an assertion
+                item.add_report_section("call", "crash certificate", str(verdict))
+        item.user_properties += [(_PROPERTY, json.dumps(verdict.data())) for verdict in verdicts]
+    if item.config.getoption(_OPTION, None) is not None and not all(verdicts):
+        pytest.fail("\n".join(str(verdict) for verdict in verdicts if not verdict), pytrace=False)
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Write the page of all certificates, and a line for each into the terminal."""
+    path = config.getoption(_OPTION, None)
+    if path is None:
+        return
+    from command_bus.testing.certificate_page import github_lines, page
+
+    reports = [report for kind in ("passed", "failed", "xfailed", "xpassed") for report in terminalreporter.getreports(kind)]
+    found = [
+        json.loads(value)
+        for report in reports
+        if report.when == "call"
+        for name, value in report.user_properties
+        if name == _PROPERTY
+    ]
+    Path(path).write_text(page(found, Path(path).suffix), encoding="utf-8")
+    terminalreporter.section("crash certificates")
+    for verdict in found:
+        terminalreporter.write_line(verdict["summary"])
+    terminalreporter.write_line(
+        f"{len(found)} certificates in {path}" if found else "no test asked for one: nothing was certified"
+    )
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for line in github_lines(found):
+            terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # the innermost: before pytest-asyncio looks for its mark

@@ -13,6 +13,7 @@ import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from command_bus.admin.statistics import Statistics
@@ -25,7 +26,7 @@ from command_bus.session import OPEN_SESSIONS, LoopGuard, Session, SessionHook
 from command_bus.testing.clock import VirtualClock
 from command_bus.testing.crashes import Crash, Crashing
 from command_bus.testing.records import Recorder
-from command_bus.testing.simulated.live import PROCESS, LiveServer, Process
+from command_bus.testing.simulated.live import PROCESS, LiveServer, Process, Witness
 from command_bus.testing.simulated.store import ZSet
 from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.mailbox_record import parse_record
@@ -159,6 +160,7 @@ class LoopWorkers:
         self.stays = False
         """Whether the test itself runs on this loop, not only an application."""
         self._shared = shared
+        self._context = contextvars.copy_context()
         self._started: dict[str, list[_StartedWorker]] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self._starting = asyncio.Lock()
@@ -194,7 +196,8 @@ class LoopWorkers:
         def replace_it() -> None:
             self._replace(group, process, lambda: self.start(app_bus, handlers, layers))
 
-        crashing = Crashing(shared.recorder, shared.crashes, process, keys, replace_it)
+        process.replace = replace_it
+        crashing = Crashing(shared.recorder, shared.crashes, process, keys)
         bus = CommandBus(
             settings=app_bus.settings,
             registry=handlers,
@@ -209,6 +212,7 @@ class LoopWorkers:
         context.run(PROCESS.set, process)
         await self.loop.create_task(started_worker.start(), name="command_bus.testing", context=context)
         group.append(started_worker)
+        process.witness = shared.witness
 
     def _replace(self, group: list[_StartedWorker], process: Process, replace: Callable[[], Any]) -> None:
         """Clean up after a crashed process, and start another worker in its place."""
@@ -220,11 +224,13 @@ class LoopWorkers:
                 self._run_in_background(replace())
 
     def _run_in_background(self, work: Any) -> None:
-        task = self.loop.create_task(work, name="command_bus.testing")
+        context = self._context.copy()  # not that of the handler that was killed
+        task = self.loop.create_task(work, name="command_bus.testing", context=context)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
 
+_keys = lru_cache(maxsize=100)(KeySpace)
 _RESTING = frozenset({"s", "u", "U", "w"})
 
 
@@ -259,6 +265,7 @@ class BusProcesses(SessionHook):
         self.server = LiveServer(clock.time)
         self.workers = workers
         self.crashed = 0
+        self.witness: Witness | None = None
         self._registry = registry if bus is None or registry is not None else bus.registry
         self._layers: dict[CommandBus, tuple[Middleware, ...]] = {self.bus: self.bus.middleware}
         self._clock = clock
@@ -277,10 +284,19 @@ class BusProcesses(SessionHook):
     async def busy(self) -> bool:
         """Return whether work is left that does not wait for an operator."""
         for bus in self._workers_here().buses:
+            standing = self._rest(bus)
+            if not standing[0]:
+                return True  # without a request: nothing else is asked as often
+            session = self.bus.session if self._looks_at(bus) else bus.session
             with contextlib.suppress(EntitiesStopped):
-                if await Statistics(bus.session).busy() and self._rest(bus) != (True, None):
+                if await Statistics(session).busy() and standing != (True, None):
                     return True
         return False
+
+    def _looks_at(self, bus: CommandBus) -> bool:
+        """Return whether the test's own bus, whose process does not die, is open here and sees what this one sees."""
+        here = self.claims.loop_of(self.bus) is asyncio.get_running_loop()
+        return here and self.bus.settings.namespace == bus.settings.namespace
 
     def next_due_ms(self) -> float | None:
         """Return the server's time when the next thing is due, where nothing is ready or runs until then; else None."""
@@ -294,7 +310,7 @@ class BusProcesses(SessionHook):
         What is left then is suspended until somebody acts, paused or parked.
         """
         store, rests, due = self.server.store, True, list[float]()
-        for shard in KeySpace(bus.settings.namespace, bus.settings.shards).shards:
+        for shard in _keys(bus.settings.namespace, bus.settings.shards).shards:
             records = (store.get(shard.active.encode(), dict) or {}).values()
             rests = rests and all(parse_record(record).state in _RESTING for record in records)
             due += (store.get(shard.due.encode(), ZSet) or {}).values()

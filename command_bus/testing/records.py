@@ -15,6 +15,7 @@ from command_bus.messages.message import Message
 from command_bus.messages.policies import parts_of_delivery
 from command_bus.messages.snooze import leading
 from command_bus.middleware import Middleware, Sending
+from command_bus.testing.simulated.live import PROCESS, Process
 from command_bus.transport.submissions import Admission
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class Handled:
         return not self.lost and (self.error is None or isinstance(self.error, Reject))
 
 
+UnderWay = tuple[asyncio.AbstractEventLoop, Handled, Running | None, Process | None]
+
+
 @dataclass(eq=False, slots=True)
 class Recorder(Middleware):
     """The records of one test bus.
@@ -85,15 +89,21 @@ class Recorder(Middleware):
     handled: list[Handled] = field(default_factory=list[Handled])
     published: dict[str, Sent] = field(default_factory=dict[str, Sent])
     serving: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None
-    _under_way: dict[int, tuple[asyncio.AbstractEventLoop, Handled, Running | None]] = field(
-        default_factory=dict[int, tuple[asyncio.AbstractEventLoop, Handled, Running | None]]
-    )
+    _under_way: dict[int, UnderWay] = field(default_factory=dict[int, UnderWay])
 
     @property
     def running(self) -> list[Handled]:
-        """Attempts that are running on this loop, but for those that wait for the others of their batch."""
-        here, under_way = asyncio.get_running_loop(), list(self._under_way.values())
-        return [note for loop, note, running in under_way if loop is here and (running is None or not running.gathers)]
+        """Attempts that run on this loop in live processes, but for those that wait for the others of their batch."""
+        here, live = asyncio.get_running_loop(), self._live()
+        return [note for loop, note, running, _ in live if loop is here and (running is None or not running.gathers)]
+
+    @property
+    def under_way(self) -> list[Handled]:
+        """All attempts that run in live processes, on any loop."""
+        return [note for _, note, _, _ in self._live()]
+
+    def _live(self) -> list[UnderWay]:
+        return [each for each in list(self._under_way.values()) if each[3] is None or not each[3].dead]
 
     async def call(self, outgoing: OutgoingMessage, proceed: Sending) -> Any:
         return await self.served(proceed(outgoing))
@@ -143,10 +153,13 @@ class Recorder(Middleware):
     ) -> list[Handled]:
         """Call a handler with commands and return the record of each, with its outcome, or with what the call raised."""
         notes = [Handled(command, context) for command, context in zip(commands, contexts, strict=True)]
-        loop, running = asyncio.get_running_loop(), running_command()
-        self._under_way |= {id(note): (loop, note, running) for note in notes}
+        loop, running, process = asyncio.get_running_loop(), running_command(), PROCESS.get()
+        self._under_way |= {id(note): (loop, note, running, process) for note in notes}
         try:
-            for note, value in zip(notes, await proceed(), strict=True):
+            work = proceed()
+            if process is not None and process.witness is not None:
+                work = process.witness.watched(process, work)
+            for note, value in zip(notes, await work, strict=True):
                 note.value, note.error = (None, leading(value)) if isinstance(value, BaseException) else (value, None)
         except BaseException as error:  # noqa: BLE001 - the caller raises it again
             for note in notes:

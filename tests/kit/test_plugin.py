@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -51,6 +53,7 @@ def test_without_async(command_bus):
 
 _INSTALLED = any(point.value == "command_bus.testing.plugin" for point in entry_points(group="pytest11"))
 _LOADED = () if _INSTALLED else ("-p", "command_bus.testing.plugin")
+_ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PATH": ""}
 _SCOPE = ("-o", "asyncio_default_fixture_loop_scope=function")  # unset, pytest-asyncio warns
 
 
@@ -58,9 +61,7 @@ def _pytest(tmp_path: Path, *options: str, source: str) -> subprocess.CompletedP
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     (tmp_path / "test_it.py").write_text(source)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *_LOADED, *options]
-    return subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, timeout=50, check=False
-    )
+    return subprocess.run(command, cwd=tmp_path, env=_ENVIRONMENT, capture_output=True, text=True, timeout=50, check=False)
 
 
 @pytest.mark.parametrize(
@@ -131,3 +132,78 @@ def test_the_real_server(tmp_path: Path) -> None:
     source = "def test_it(command_bus_server):\n    assert command_bus_server.url\n"
     done = _pytest(tmp_path, *_SCOPE, source=source)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+_CERTIFIED = """
+from command_bus import Command, CommandContext, EntityId, HandlerRegistry
+
+registry, seen, ids = HandlerRegistry(), [], set()
+
+class Pay(Command[None], entity="order"):
+    order: EntityId
+    well: bool
+
+def charge(order, key):
+    if key not in ids:
+        ids.add(key)
+        seen.append(f"charge <{order}>")
+
+@registry.handles(Pay)
+async def pay(command: Pay, context: CommandContext) -> None:
+    charge(command.order, context.command_id if command.well else object())
+
+def clear():
+    seen.clear()
+    ids.clear()
+
+def certified(certificate, well):
+    async def scenario(bus):
+        await bus.dispatch(Pay(order="o-1", well=well))
+    return certificate(registry, scenario, effects=seen, reset=clear)
+
+def test_well(crash_certificate):
+    assert certified(crash_certificate, True).clean
+
+def test_asserted(crash_certificate):
+    verdict = certified(crash_certificate, False)
+    assert verdict.clean, verdict
+
+def test_forgotten(crash_certificate):
+    certified(crash_certificate, False)
+
+def test_allowed(crash_certificate):
+    assert certified(crash_certificate, False).allows("charge", repeated=True)
+"""
+
+
+@pytest.mark.parametrize("suffix", [".md", pytest.param(".html", marks=pytest.mark.slow)])
+def test_certificates_are_a_page_a_junit_file_and_annotations(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_ENVIRONMENT, "GITHUB_ACTIONS", "true")
+    page, junit = tmp_path / f"page{suffix}", tmp_path / "junit.xml"
+    done = _pytest(tmp_path, *_SCOPE, f"--crash-certificate={page}", f"--junitxml={junit}", source=_CERTIFIED)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "2 failed, 2 passed" in done.stdout
+    assert "4 certificates in" in done.stdout
+    assert done.stdout.count("::error file=test_it.py,line=17,title=crash certificate::") == 2
+    written = page.read_text()
+    assert "test_well: clean" in written
+    assert "Allowed" in written
+    assert ("charge &lt;o-1&gt;" if suffix == ".html" else "charge <o-1>") in written
+    cases = {case.attrib["name"]: case for case in ET.parse(junit).iter("testcase")}
+    assert "test_it.py:17" in "".join(cases["test_forgotten"].itertext())
+    (value,) = [each.attrib["value"] for each in cases["test_asserted"].iter("property")]
+    assert json.loads(value)["findings"][0]["kind"] == "repeated"
+
+
+def test_without_the_option_only_an_assertion_fails(tmp_path: Path) -> None:
+    done = _pytest(tmp_path, *_SCOPE, source=_CERTIFIED)
+    assert "1 failed, 3 passed" in done.stdout
+    assert "Pay: repeated 'charge <o-1>' by " in done.stdout
+
+
+def test_a_page_of_another_kind_is_refused(tmp_path: Path) -> None:
+    done = _pytest(tmp_path, *_SCOPE, "--crash-certificate=page.pdf", source=_CERTIFIED)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "writes .html or .md, not 'page.pdf'" in done.stderr

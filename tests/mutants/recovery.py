@@ -166,4 +166,25 @@ RECOVERY = (
         "                if not self.works():\n                    raise\n",
         "                raise\n",
     ),
+    Mutant(
+        "a certificate kills nothing",
+        "testing/certificate.py",
+        "            if self.reached:\n                self._kill(process)\n",
+        "",
+        "tests/kit/test_certificate.py::test_a_planted_fault_is_found_with_its_line",
+    ),
+    Mutant(
+        "a certificate kills within the fakes",
+        "testing/certificate.py",
+        "                self.case.fakes.add(self._ran[0])\n",
+        "                pass\n",
+        "tests/kit/test_certificate.py::test_one_that_survives_any_crash_is_clean",
+    ),
+    Mutant(
+        "a worker that takes over inherits what ran in the dead one",
+        "testing/processes.py",
+        "        context = self._context.copy()  # not that of the handler that was killed\n",
+        "        context = contextvars.copy_context()\n",
+        "tests/kit/test_certificate.py::test_one_that_survives_any_crash_is_clean",
+    ),
 )

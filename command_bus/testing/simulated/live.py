@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from redis import Redis as SyncRedis
@@ -108,6 +109,70 @@ class WireRedis(PipeRedis):
         self._wire.close()
 
 
+class KilledError(BaseException):
+    """Internal: ends what runs in a process that was killed. No handler of errors is for it."""
+
+
+class Witness:
+    """An onlooker of worker processes, who may kill one at any of these moments."""
+
+    def sends(self, process: Process, requests: Sequence[Args]) -> None:
+        """Be told of requests that are about to travel together."""
+
+    def has_answer(self, process: Process, requests: Sequence[Args]) -> None:
+        """Be told that they were executed, before the process learns it."""
+
+    def resumes(self, process: Process) -> None:
+        """Be told that an attempt is about to go on, from its beginning or a wait."""
+
+    def rests(self, process: Process) -> None:
+        """Be told that an attempt waits or has ended."""
+
+    async def watched(self, process: Process, work: Awaitable[Any]) -> Any:
+        """Await an attempt; what runs of it once its process is dead gets a `KilledError`, not what a live process would get.
+
+        It ends by its cancellation, with which the clean-up of its worker begins: a dead process makes nothing of an error.
+        """
+        steps = _Steps(self, process, work)
+        try:
+            return await steps
+        except KilledError:
+            if steps.woken is None:
+                await asyncio.Event().wait()
+            raise steps.woken or AssertionError from None
+
+
+class _Steps:
+    """The steps of an attempt, from one wait to the next."""
+
+    def __init__(self, witness: Witness, process: Process, work: Awaitable[Any]) -> None:
+        self._witness = witness
+        self._process = process
+        self._work = work
+        self.woken: BaseException | None = None
+        """What would have been raised in it if its process had lived."""
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner: Any = self._work.__await__()
+        step = partial(next, inner)
+        while True:
+            self._witness.resumes(self._process)
+            try:
+                awaited = step()
+            except StopIteration as end:
+                return end.value
+            finally:
+                self._witness.rests(self._process)
+            self.woken = None
+            try:
+                step = partial(inner.send, (yield awaited))
+            except BaseException as error:  # noqa: BLE001 - the attempt gets it
+                self.woken = error
+                step = partial(inner.throw, error)
+            if self._process.dead:
+                step = partial(inner.throw, KilledError())
+
+
 PROCESS: ContextVar[Process | None] = ContextVar("command_bus_testing_process", default=None)
 """The process of a task; tasks that it starts inherit it."""
 
@@ -165,6 +230,9 @@ class Process(ClientFactory):
         self.loop = asyncio._get_running_loop()  # noqa: SLF001 - as `get_running_loop`, and None for a test of the server alone
         self._works = works
         self.dead = False
+        self.witness: Witness | None = None
+        self.replace: Callable[[], object] = lambda: None
+        """Called once it is dead."""
         self.after: list[Callable[[], None]] = []
         """Called when a request was executed, before its answer is returned."""
         self._open: set[asyncio.Future[Any]] = set()
@@ -194,9 +262,12 @@ class Process(ClientFactory):
         for future in list(self._open):
             if not future.done():
                 future.set_exception(_gone())
+        self.replace()
 
     async def exchange(self, requests: list[list[bytes]]) -> list[Any]:
         """Send requests that travel together; return their answers."""
+        if self.witness is not None and not self.dead:
+            self.witness.sends(self, requests)
         if self.dead:
             raise _gone()
         link = Link(self)
@@ -209,7 +280,12 @@ class Process(ClientFactory):
                 look()
             if self.dead and future.done() and future.exception() is None:
                 raise _gone()
-            return await future
+            answers = await future
+            if self.witness is not None and not self.dead:
+                self.witness.has_answer(self, requests)
+                if self.dead:
+                    raise _gone()
+            return answers
         finally:
             self._open.discard(future)
             self.server.cut(link)
