@@ -11,7 +11,7 @@ import sys
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 from command_bus import Command, CommandBus, EntityId, Envelope, HandlerRegistry, History
 from command_bus.embedded import EmbeddedServer
 from command_bus.embedded.binary import find_server_binary
+from command_bus.errors import TransportUnavailable
 from tests.program import run_program
 from tests.topologies.node import Node, free_ports, until
 
@@ -252,4 +253,7 @@ async def _work(bus: CommandBus, count: int) -> None:
             ]
             while (await bus.dispatch_batch(batch)).rejected:  # the server was away: what it had taken is a duplicate
                 await asyncio.sleep(0.1)
-        await bus.wait_idle(300)
+        while True:
+            with suppress(TransportUnavailable):
+                return await bus.wait_idle(300)
+            await asyncio.sleep(0.1)
