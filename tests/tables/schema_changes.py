@@ -231,6 +231,7 @@ ROWS: dict[str, Row] = {
     "a narrower bound": x(BOUND, Annotated[int, Field(ge=1, le=9)], "breaks", "backward"),
     "the same bound, said otherwise": x(BOUND, Annotated[int, Field(gt=-1, lt=10)], "fits"),  # buf#1389
     "a shorter text": x(Annotated[str, Field(max_length=9)], Annotated[str, Field(max_length=8)], "breaks", "backward"),
+    "a least length of none": x(str, Annotated[str, Field(min_length=0)], "fits"),
     "a pattern": x(str, Annotated[str, Field(pattern="^a")], "cannot tell", "backward"),
     # Within. schema-registry#391, #253; openapi-diff#212, oasdiff#314: nested in a list, in a union.
     "a field of a model": x(list[Line], list[LineOfMany], "breaks", "backward", place="Pay.x.*.count"),
