@@ -1,4 +1,8 @@
-"""`shards=` counts when a namespace is made. Whoever opens it later follows what is recorded, whatever the settings say. Over every server."""
+"""`shards=` counts when a namespace is made. A client that opens it later follows what is recorded, whatever the settings say. Over every server.
+
+temporal#61: a number that each process took from its own settings; nv-config-manager#277: one that was derived from the number of replicas, where
+none was set. marshal#52, kafka-pixy#17: workers that go on with the number of before read a part, and say nothing.
+"""
 
 from __future__ import annotations
 
@@ -199,7 +203,7 @@ async def test_a_worker_of_before_records_its_number_again(sandbox: Sandbox, see
 
 
 async def test_a_sender_of_before_keeps_the_number_that_it_has_read(sandbox: Sandbox, seen: Seen) -> None:
-    """It is why all that sends is stopped before a namespace is deleted."""
+    """It is why all that sends is stopped before a namespace is deleted. pulsar#299, #23603: clients learn of other partitions at their next start."""
 
     async def shards(bus: CommandBus) -> int:
         return bus.session.transport.shards

@@ -58,22 +58,22 @@ class _Comparison:
     def __init__(self, sent: Schema, read: Schema) -> None:
         self._sent: Mapping[str, Schema] = sent.get("$defs", {})
         self._read: Mapping[str, Schema] = read.get("$defs", {})
-        self._open: set[tuple[str, str]] = set()
+        self._open: set[tuple[int, int]] = set()
         self._left = _STEPS
 
     def part(self, sent: Schema, read: Schema, path: str) -> Iterator[Gap]:
         """Yield the gaps of one place."""
-        names = (str(sent.get("$ref", "")), str(read.get("$ref", "")))
+        sent, read = _plain(sent, self._sent), _plain(read, self._read)
+        pair = (id(sent), id(read))
         self._left -= 1
-        if names in self._open:  # a model that refers to itself: it is being compared
+        if pair in self._open:  # a model that refers to itself, perhaps through a union: it is being compared
             return
         if self._left < 0:
             yield Gap(path, "the schemas are too large to be compared", is_certain=False)
             return
-        if all(names):
-            self._open.add(names)
-        yield from self._plain_part(_plain(sent, self._sent), _plain(read, self._read), path)
-        self._open.discard(names)
+        self._open.add(pair)
+        yield from self._plain_part(sent, read, path)
+        self._open.discard(pair)
 
     def _plain_part(self, sent: Schema, read: Schema, path: str) -> Iterator[Gap]:
         alike = sent.get("type") == read.get("type")
@@ -249,8 +249,6 @@ def _figure(bound: tuple[float, bool], sign: int) -> str:
 def _named(schema: Schema) -> str:
     if (members := _members(schema)) is not None:
         return _some(members)
-    if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
     kind = schema.get("title" if schema.get("type") == "object" else "type")
     return str(schema.get("format") or kind or schema.get("x-wire") or "any value")
 
