@@ -203,7 +203,7 @@ async def test_a_worker_of_before_records_its_number_again(sandbox: Sandbox, see
 
 
 async def test_a_sender_of_before_keeps_the_number_that_it_has_read(sandbox: Sandbox, seen: Seen) -> None:
-    """It is why all that sends is stopped before a namespace is deleted. pulsar#299, #23603: clients learn of other partitions at their next start."""
+    """It is why all that sends is stopped before a namespace is deleted. pulsar#299, #23603: clients learn of other partitions when they start."""
 
     async def shards(bus: CommandBus) -> int:
         return bus.session.transport.shards
