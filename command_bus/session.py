@@ -180,6 +180,14 @@ class Session:
 
         return shared_server()
 
+    def shard_of(self, mailbox: str) -> int:
+        """Return the shard of a mailbox, among those that the namespace was made with.
+
+        Raises:
+            BusClosed, WrongEventLoop: As for `transport`.
+        """
+        return self.transport.shard_of(mailbox)
+
     def exchange_guard(self, guard: LoopGuard) -> LoopGuard | None:
         """Check every use by this guard from now on; return the one before, None if the session is not open."""
         before, self._guard = self._guard, guard

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, Unpack
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, Unpack
 
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
@@ -29,6 +29,8 @@ from command_bus.spelling import did_you_mean, nearest
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 _SHORTEST_KEY = 16
+MAX_SHARDS: Final = 1024
+"""Shards that a namespace may have."""
 
 Seconds = Annotated[float, Field(ge=0.001, le=LONGEST, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -63,8 +65,9 @@ class BusSettings(BaseSettings):
     tls_cert: Path | None = Field(default=None, description="This client's certificate (PEM), where the server wants one.")
     tls_key: Path | None = Field(default=None, description="Its private key (PEM).")
     namespace: str = Field(default="command_bus", description="Prefix of all keys; one namespace is one fleet of workers.")
-    shards: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=1, description="Hash tags that the entities are spread over; fixed once recorded."
+    shards: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = Field(
+        default=1,
+        description="Hash tags that the entities are spread over. It counts when the namespace is made; later clients follow what is recorded.",
     )
     entities: dict[str, EntityPolicy] = Field(default_factory=dict, description="Policies per entity type.")
     services: dict[str, SecretStr] = Field(
@@ -309,7 +312,10 @@ class BusSettings(BaseSettings):
         values |= {"namespace": name, "shards": 1, **own, "url": url or self.url}
         if url and not url.startswith("rediss"):
             values |= {"tls_ca": None, "tls_cert": None, "tls_key": None}
-        return type(self)(**values)
+        settings = type(self)(**values)
+        if "shards" not in own:
+            settings.model_fields_set.discard("shards")  # it was not said
+        return settings
 
     def entity(self, entity_type: str | None) -> EntityPolicy:
         """Return the policy of an entity type, by default the default policy."""

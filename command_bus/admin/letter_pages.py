@@ -185,7 +185,7 @@ async def dispatch_again(session: Session, envelope: WireEnvelope, across: Acros
     Raises:
         CommandBusError: It is not accepted.
     """
-    builder, protection = EnvelopeBuilder(session.settings, session.protection), session.protection
+    builder, protection = EnvelopeBuilder(session.settings, session.protection, session.shard_of), session.protection
     (entity_type, entity_id), *others = across.entities
     given = {option.letter for option in (*GIVEN, PRIORITY, VERSION, HISTORY)}
     out = OutgoingMessage(

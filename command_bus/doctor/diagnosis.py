@@ -80,13 +80,15 @@ def check_namespace(seen: Examination, namespace: str, shards: int | None) -> li
         text = "nothing is recorded under this name"
         return [Finding("namespace", "warning", f"{namespace}: {text}", "start a worker or sender, or check --namespace")]
     recorded = seen.meta["shards"]
-    made = seen.meta.get("protocol", "")
-    advice = format_advice(made)
-    text = f"{namespace}: format {made}, {recorded} shard{'' if recorded == '1' else 's'}"
+    advice = format_advice(seen.meta)
+    text = f"{namespace}: format {seen.meta.get('protocol', '')}, {recorded} shard{'' if recorded == '1' else 's'}"
     findings = [Finding("namespace", "bad" if advice else "ok", text, advice or "")]
     if shards is not None and str(shards) != recorded:
-        change = f"set COMMAND_BUS_SHARDS={recorded}; to change it: drain, take schedules and states along, obliterate"
-        findings.append(Finding("shards", "bad", f"recorded are {recorded}, this environment says {shards}", change))
+        change = (
+            f"leave COMMAND_BUS_SHARDS out, or set {recorded}; to change it: drain, take schedules and states along, obliterate"
+        )
+        text = f"all clients follow the recorded {recorded}; the {shards} of this environment would count only when a namespace is made"
+        findings.append(Finding("shards", "warning", text, change))
     policies = sorted(
         f"{name.removeprefix('mailbox:')} {value}" for name, value in seen.meta.items() if name.startswith("mailbox:")
     )

@@ -5,7 +5,7 @@ command + options → OutgoingMessage (what middleware sees) → Submission (wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,7 +53,7 @@ from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.spelling import check_names
 from command_bus.transport.flows import envelope_flow, flow_of, tenant_of
-from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_name, shard_of
+from command_bus.transport.mailboxes import free_mailbox, is_plain_id, mailbox_name
 from command_bus.transport.submissions import NO_DIGEST, Submission
 from command_bus.transport.unique_keys import UniqueSubmission, stander_of
 
@@ -150,14 +150,17 @@ class EnvelopeBuilder:
     Args:
         settings: Limits and policies of entities.
         protection: Signs and encrypts; by default what the settings say.
+        shard_of: Returns the shard of a mailbox of the open bus; without it no command across shards can be built.
 
     Attributes:
         home: The server and the namespace that it builds for.
         max_hops: As the settings say.
     """
 
-    def __init__(self, settings: BusSettings, protection: Protection | None = None) -> None:
-        protection, self._settings = protection or Protection.of(settings), settings
+    def __init__(
+        self, settings: BusSettings, protection: Protection | None = None, shard_of: Callable[[str], int] | None = None
+    ) -> None:
+        protection, self._settings, self._shard_of = protection or Protection.of(settings), settings, shard_of
         self.home, self.max_hops = settings.home, settings.max_hops
         self._encrypts = protection is not None and protection.cipher is not None
         self.pack = pack_envelope if protection is None else protection.pack
@@ -386,8 +389,16 @@ class EnvelopeBuilder:
         return self._own_mailbox(self._first_part(out) if out.across_shards else out)
 
     def _first_part(self, out: OutgoingMessage) -> OutgoingMessage:
-        """Return the part of a message in its lines of the first shard: see `part_of`."""
-        return part_of(out, [shard_of(self.mailbox_of(*each), self._settings.shards) for each in entities_of(out)])
+        """Return the part of a message in its lines of the first shard: see `part_of`.
+
+        Raises:
+            InvalidCommand: The bus is not open, or this builder has none.
+        """
+        if self._shard_of is None:
+            raise InvalidCommand(
+                f"{out.name!r} is of entities across shards, and those are known to an open bus only: dispatch it"
+            )
+        return part_of(out, [self._shard_of(self.mailbox_of(*each)) for each in entities_of(out)])
 
     def _own_mailbox(self, out: OutgoingMessage) -> str:
         if out.entity_type is None or out.entity_id is None:
@@ -452,8 +463,8 @@ def of_one_line(out: OutgoingMessage) -> OutgoingMessage:
     """
     if OTHERS.of(out.options):
         raise InvalidCommand(
-            f"{out.name} stands in the lines of several entities, and no schedule or outbox puts a command there: let a handler send it, "
-            f"context.send({out.name}(…))"
+            f"{out.name} stands in the lines of several entities, and no schedule, outbox or bulk dispatch puts a command there: let a handler send "
+            f"it, context.send({out.name}(…))"
         )
     return out
 

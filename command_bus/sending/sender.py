@@ -56,8 +56,8 @@ class Sender:
         self._session = session
         self._settings = session.settings
         protection = session.protection
-        self._builder = EnvelopeBuilder(session.settings, protection)
-        self._template_builder = EnvelopeBuilder(session.settings, protection and protection.templates)
+        self._builder = EnvelopeBuilder(session.settings, protection, session.shard_of)
+        self._template_builder = EnvelopeBuilder(session.settings, protection and protection.templates, session.shard_of)
         self._overdue = OverdueCalls(session)
         session.attach(self._overdue)
         self._depths = ShardDepths(session)

@@ -18,7 +18,7 @@ from command_bus.errors import InvalidCommand, WrongTransaction
 from command_bus.messages.message import Message
 from command_bus.messages.options import DispatchOptions
 from command_bus.messages.outgoing import Envelope, OutgoingMessage, RawEnvelope
-from command_bus.sending.envelope_builder import EnvelopeBuilder, sendable
+from command_bus.sending.envelope_builder import EnvelopeBuilder, of_one_line, sendable
 from command_bus.sql.outbox_table import OUTBOX, OutboxRow
 from command_bus.sync.bus import SyncCommandBus
 
@@ -72,7 +72,7 @@ class Outbox:
         Raises:
             InvalidCommand: A command or an option is not what it may be, there is none, or there are more than 4,000.
         """
-        rows = [self._values(self._builder.of_item(each)) for each in commands]
+        rows = [self._values(of_one_line(self._builder.of_item(each))) for each in commands]
         if not 1 <= len(rows) <= _MOST:
             raise InvalidCommand(
                 f"{len(rows):,} commands: it takes 1 to {_MOST:,} at a time, as databases limit the values of a statement"

@@ -71,13 +71,13 @@ class Crashing(Middleware):
         recorder: Records the attempts.
         crashes: Planned crashes, shared by all workers.
         process: The worker's process.
-        keys: Names of the keys of its namespace.
+        keys: Returns the names of the keys of its namespace, which is open.
     """
 
     recorder: Recorder
     crashes: list[Crash]
     process: Process
-    keys: KeySpace
+    keys: Callable[[], KeySpace]
 
     async def handle(self, command: Any, context: CommandContext, proceed: Callable[[], Awaitable[Any]]) -> Any:
         if isinstance(context, DurableContext):
@@ -123,7 +123,7 @@ class Crashing(Middleware):
         running = current_command.get()
         assert running is not None  # noqa: S101 - set around every handler
         store = self.process.server.store
-        shard = self.keys.of(running.mailbox)
+        shard = self.keys().of(running.mailbox)
         key, active, name = shard.mailbox(running.mailbox).encode(), shard.active.encode(), running.mailbox.encode()
         message = parse_record((store.get(active, dict) or {}).get(name)).message
 

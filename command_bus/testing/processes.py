@@ -13,7 +13,6 @@ import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NoReturn
 
 from command_bus.admin.statistics import Statistics
@@ -28,7 +27,6 @@ from command_bus.testing.crashes import Crash, Crashing
 from command_bus.testing.records import Recorder
 from command_bus.testing.simulated.live import PROCESS, LiveServer, Process, Witness
 from command_bus.testing.simulated.store import ZSet
-from command_bus.transport.redis.keys import KeySpace
 from command_bus.transport.redis.mailbox_record import parse_record
 from command_bus.worker.worker import Worker
 
@@ -191,13 +189,12 @@ class LoopWorkers:
     ) -> None:
         shared = self._shared
         process = Process(shared.server, works=True)
-        keys = KeySpace(app_bus.settings.namespace, app_bus.settings.shards)
 
         def replace_it() -> None:
             self._replace(group, process, lambda: self.start(app_bus, handlers, layers))
 
         process.replace = replace_it
-        crashing = Crashing(shared.recorder, shared.crashes, process, keys)
+        crashing = Crashing(shared.recorder, shared.crashes, process, lambda: bus.session.redis.keys)
         bus = CommandBus(
             settings=app_bus.settings,
             registry=handlers,
@@ -230,7 +227,6 @@ class LoopWorkers:
         task.add_done_callback(self._background.discard)
 
 
-_keys = lru_cache(maxsize=100)(KeySpace)
 _RESTING = frozenset({"s", "u", "U", "w"})
 
 
@@ -310,7 +306,7 @@ class BusProcesses(SessionHook):
         What is left then is suspended until somebody acts, paused or parked.
         """
         store, rests, due = self.server.store, True, list[float]()
-        for shard in _keys(bus.settings.namespace, bus.settings.shards).shards:
+        for shard in bus.session.redis.keys.shards:
             records = (store.get(shard.active.encode(), dict) or {}).values()
             rests = rests and all(parse_record(record).state in _RESTING for record in records)
             due += (store.get(shard.due.encode(), ZSet) or {}).values()

@@ -98,7 +98,7 @@ class Worker:
         self._stopped: asyncio.Task[StopReport] | None = None
         self._started_ms = 0
         self._asked = asyncio.Event()
-        self.declarations = Declarations(bus, settings, registry)
+        self.declarations = Declarations(bus, settings, registry, self.stop)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -9,14 +9,14 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from types import FrameType
 from typing import Any, Protocol
 
 from command_bus.clock import mono
-from command_bus.errors import CommandBusError, QueueFull
+from command_bus.errors import CommandBusError, InvalidSettings, QueueFull
 from command_bus.handlers.registry import HandlerRegistry
 from command_bus.messages.context import HandlerBus
 from command_bus.messages.handling_policy import HandlingPolicy
@@ -145,10 +145,14 @@ class Declarations:
         bus: Connects the worker to its server.
         settings: What the worker is set to.
         registry: Its handlers.
+        stop: Stops the worker.
     """
 
-    def __init__(self, bus: WorkerBus, settings: BusSettings, registry: HandlerRegistry) -> None:
+    def __init__(
+        self, bus: WorkerBus, settings: BusSettings, registry: HandlerRegistry, stop: Callable[[], Awaitable[object]]
+    ) -> None:
         self._bus = bus
+        self._stop = stop
         self._settings = settings
         self._registry = registry
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -195,10 +199,19 @@ class Declarations:
         _log.warning("the server has forgotten this worker: it lost its data, or the namespace was deleted. Declares all again")
         while True:
             try:
+                await self._agree()
                 return await self.write()
             except CommandBusError as error:
                 _log.warning("cannot declare schedules and limits again yet: %s", error)
                 await asyncio.sleep(_PAUSE)
+
+    async def _agree(self) -> None:
+        """Agree again on what all clients agree on. Where that is something else than this worker was opened with, it stops."""
+        try:
+            await self._bus.session.transport.agreements.open()
+        except InvalidSettings as error:
+            _log.error("this worker stops: %s", error)
+            await self._stop()
 
     async def _describe(self) -> None:
         """Publish the commands' schemas for clients without the classes. If the server is out of memory, log it and go on."""

@@ -205,6 +205,9 @@ class ListAgreements:
         self._types = server.types
         self._settings = settings
 
+    async def open(self) -> None:
+        """It has one shard, and nobody disagrees."""
+
     def agreed(self, entity_type: str) -> MailboxPolicy | None:
         return self._types.get(entity_type)
 

@@ -218,9 +218,6 @@ async def test_lanes_are_sequential_and_leave_nothing(sandbox: Sandbox, app: App
 async def test_clients_that_disagree_are_refused(sandbox: Sandbox) -> None:
     async with sandbox.bus(shards=2, entities={"line": EntityPolicy(mailbox=lanes(2))}):
         pass
-    with pytest.raises(InvalidSettings, match="2 shards"):
-        async with sandbox.bus(shards=3):
-            pass
     with pytest.raises(InvalidSettings, match="lanes:2"):
         async with sandbox.bus(shards=2, entities={"line": EntityPolicy(mailbox=lanes(3))}):
             pass

@@ -68,8 +68,8 @@ async def outcomes(bus: CommandBus, dispatch: str) -> list[tuple[str, OutcomeRec
     """Command id, record and reply of all that is kept, in order per shard."""
     found = []
     for shard in range(bus.session.redis.keys.count):
-        _, records = await bus.session.transport.bulk.outcomes.page(dispatch, shard, "", "+", 1000)
-        for packed in records:
+        _, entries = await bus.session.transport.bulk.outcomes.page(dispatch, shard, "", "+", 1000)
+        for _, packed in entries:
             record = OutcomeRecord.unpack(packed)
             command_id, reply = unpack_reply(record.reply)
             found.append((command_id, record, reply))

@@ -332,7 +332,7 @@ async def test_what_is_younger_than_the_table_is_not_dropped(sandbox: Sandbox, s
         for handlers in sandbox.registry.subscriptions().values():
             for handler in handlers:
                 worker.registry.add(handler)
-        worker.declarations = type(worker.declarations)(old, worker.settings, type(sandbox.registry)())
+        worker.declarations = type(worker.declarations)(old, worker.settings, type(sandbox.registry)(), worker.stop)
         async with worker:
             await bus.subscriptions.put("ledger", "account.deposited")
             await bus.publish(Deposited(account="a-1", cents=1))

@@ -360,7 +360,7 @@ def test_shards_and_lanes_are_read_from_the_namespace(server: EmbeddedServer) ->
     with PartitionDispatcher(target, dispatch_id="d", batch_size=4) as dispatcher:
         result = dispatcher.dispatch_batch(notes(30, books=9))
     assert (result.added, result.entities) == (30, 2)
-    assert connection_to(target).settings.shards == 3
+    assert connection_to(target).transport.shards == 3
     assert connection_to(target).wait(_stats(connection_to(target))) == 31
 
 

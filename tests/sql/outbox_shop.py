@@ -19,6 +19,11 @@ class Ship(Command[None], entity="order"):
     n: int
 
 
+class Both(Command[None], entity="order"):
+    one: EntityId
+    other: EntityId
+
+
 class Shop:
     """A bus, its outbox on a database, and what was handled."""
 

@@ -23,7 +23,7 @@ from command_bus.sql.outbox_admin import figures
 from command_bus.sql.outbox_table import OUTBOX
 from tests.selection import quick
 from tests.sql.conftest import Stage
-from tests.sql.outbox_shop import Ship, Shop
+from tests.sql.outbox_shop import Both, Ship, Shop
 
 pytestmark = pytest.mark.server
 
@@ -266,6 +266,8 @@ async def test_what_is_refused(shop: Shop, stage: Stage) -> None:
             shop.outbox.add(session, Ship(order="o", n=1), unique=Unique("k"))
         with pytest.raises(InvalidCommand, match="takes 1 to 4,000"):
             shop.outbox.insert([])
+        with pytest.raises(InvalidCommand, match="lines of several entities"):
+            shop.outbox.insert([Ship(order="o", n=1), Both(one="a", other="b")])
     with pytest.raises(WrongTransaction, match="neither"):
         shop.outbox.add(object(), Ship(order="o", n=1))
     for options in ({"keep": -1}, {"poll": 0}, {"name": "two words"}):

@@ -133,6 +133,21 @@ class TreeOfNumbers(BaseModel):
     below: list[TreeOfNumbers] = []
 
 
+class Leaf(BaseModel):
+    kind: Literal["leaf"] = "leaf"
+
+
+class Branch(BaseModel):
+    kind: Literal["branch"] = "branch"
+    below: list[Annotated[Leaf | Branch, Field(discriminator="kind")]] = []
+
+
+class BranchOfOne(BaseModel):
+    kind: Literal["branch"] = "branch"
+    below: list[Annotated[Leaf | BranchOfOne, Field(discriminator="kind")]] = []
+    many: int
+
+
 class Cat(BaseModel):
     kind: Literal["cat"]
 
@@ -231,12 +246,20 @@ ROWS: dict[str, Row] = {
     "a narrower bound": x(BOUND, Annotated[int, Field(ge=1, le=9)], "breaks", "backward"),
     "the same bound, said otherwise": x(BOUND, Annotated[int, Field(gt=-1, lt=10)], "fits"),  # buf#1389
     "a shorter text": x(Annotated[str, Field(max_length=9)], Annotated[str, Field(max_length=8)], "breaks", "backward"),
+    "a least length of none": x(str, Annotated[str, Field(min_length=0)], "fits"),
     "a pattern": x(str, Annotated[str, Field(pattern="^a")], "cannot tell", "backward"),
     # Within. schema-registry#391, #253; openapi-diff#212, oasdiff#314: nested in a list, in a union.
     "a field of a model": x(list[Line], list[LineOfMany], "breaks", "backward", place="Pay.x.*.count"),
     "a default of a model": x(list[Line], list[LineOfOne], "fits"),
     "a default of a closed model": x(list[Closed], list[ClosedOfOne], "workers first", "forward", place="Pay.x.*.count"),
     "a model of itself": x(Tree, TreeOfNumbers, "breaks", "backward", place="Pay.x.name"),
+    "a union in itself": x(Leaf | Branch, Leaf | Branch, "fits"),  # pydantic#8688, exca#142: by way of a union, no name comes back
+    "a field of a union in itself": x(Branch, BranchOfOne, "breaks", "backward", place="Pay.x.many"),
+    "an open model": x(Line, LineOfOne, "fits"),  # schema-registry#1458, #4292, apicurio-registry#2573, #1710: what a model sends is known
+    "a longer tuple": x(tuple[str, int], tuple[str, int, bool], "breaks", "backward"),  # apicurio-registry#2882
+    "a model among others": x(Line, Line | int, "workers first", "forward"),  # schema-registry#3140
+    "a multiple": x(int, Annotated[int, Field(multiple_of=5)], "breaks", "backward"),  # oasdiff#1208
+    "what is said of a field": x(int, Annotated[int, Field(title="X", description="…", examples=[3])], "fits"),  # asyncapi/diff#150
     "a model of a union": x(Annotated[Cat | YoungDog, Field(discriminator="kind")], Annotated[Cat | Dog, Field(discriminator="kind")], "breaks",
                             "backward", place="Pay.x.age"),
     "values of a map": x(dict[str, int], dict[str, str], "breaks", "backward", place="Pay.x.*"),
@@ -253,6 +276,7 @@ ROWS: dict[str, Row] = {
     "a version falls": Row((pay(version=2, up=dict),), (pay(),), "breaks", "Pay", "backward"),
     # Replies. oasdiff#610: a new choice is new to its reader.
     "a reply of another type": replies(int, str, "breaks"),
+    "a reply in itself": replies(Tree, TreeOfNumbers, "breaks", "Pay.reply.name"),
     "a wider reply": replies(int, int | None, "breaks"),
     "a narrower reply": replies(int | None, int, "fits"),
     "a reply gets a field": replies(Line, LineOfOne, "fits"),

@@ -33,7 +33,7 @@ def export_schemas(
     out: Annotated[Path | None, Option("--out", "-o", help="Write to this file instead of standard output.")] = None,
     target: Target,
 ) -> None:
-    """Write the schemas of an application's commands and events, as its workers would announce them, with values that its classes take.
+    """Write the schemas of an application's commands, events and states, as its workers would announce them, with values that its classes take.
 
     The same classes give the same text: commit it with the code of a release, for `schema check`. No server is asked.
 
@@ -72,7 +72,7 @@ def check_schemas(
 
     Backward: new workers read what old senders sent and what waits. Forward: old workers read what new senders send. Replies: old callers
     read what new workers reply. Where shapes fit, and where a version has risen, the values in the file go through the upcasters and the
-    new class. No server is asked, but with --live. What signals carry is declared in no class: it is not compared.
+    new class. The states of entities are compared as well, but for --live, which asks the server. What signals carry is declared in no class.
 
     \b
     Exit codes: 0 fits, 1 breaks, or it cannot be told, 2 wrong usage, 3 fits if the workers are deployed before the senders,
@@ -87,7 +87,7 @@ def check_schemas(
         old = read_document(against.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, InvalidSettings) as error:
         raise usage_error(f"{against}: {error.message if isinstance(error, InvalidSettings) else error}") from None
-    new = announced(on_bus(target, announced_commands)) if live else described(_application(import_string, include, target))
+    new = announced(old, on_bus(target, announced_commands)) if live else described(_application(import_string, include, target))
     found, stale = accepted(changes(old, new), {*(removed or ())}, {*(accept or ())})
     for each in stale:
         print_error(f"{each} is accepted, and nothing is said of it")

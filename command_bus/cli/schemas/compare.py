@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from command_bus.cli.schemas.document import Described
+from command_bus.cli.schemas.document import STATE, Described
 from command_bus.cli.schemas.unread import Gap, unread
 from command_bus.errors import CommandBusError
 from command_bus.messages.message import canonical_entity_id
@@ -75,8 +75,10 @@ def changes(old: Mapping[str, Described], new: Mapping[str, Described]) -> list[
     added = [name for name in new if name not in old]
     found: list[Change] = []
     for name in sorted({*old, *new}):
-        if name not in new:
-            found.append(Change(name, "", BREAKS, "backward", _gone(old[name], {each: new[each] for each in added})))
+        if name.startswith(f"{STATE}@") and not (name in old and name in new):
+            found.append(Change(name, "", FITS, "", f"it {'is new' if name in new else 'is gone: what is stored stays'}"))
+        elif name not in new:
+            found.append(Change(name, "", BREAKS, "backward", _gone(name, old[name], {each: new[each] for each in added})))
         elif name not in old:
             info = new[name].info
             is_event = info is not None and info.kind == "event"
@@ -106,12 +108,9 @@ def accepted(found: Sequence[Change], removed: Collection[str], places: Collecti
     return told, sorted({*removed, *places} - used)
 
 
-def _gone(old: Described, added: Mapping[str, Described]) -> str:
+def _gone(name: str, old: Described, added: Mapping[str, Described]) -> str:
     alike = [name for name, each in added.items() if old.info and each.info and _shape(old.info) == _shape(each.info)]
-    hint = (
-        f', or was renamed to {alike[0]}: name="{old.info.name}" in its class keeps the wire name' if alike and old.info else ""
-    )
-    return f"{_GONE}{hint}"
+    return f'{_GONE}, or was renamed to {alike[0]}: name="{name}" in its class keeps the wire name' if alike else _GONE
 
 
 def _shape(info: CommandInfo) -> tuple[Any, ...]:
@@ -141,12 +140,16 @@ def _fields(name: str, old: Described, new: Described, before: CommandInfo, afte
     if after.version < before.version:
         yield Change(name, "", BREAKS, "backward", f"version {before.version} fell to {after.version}: what was sent is not read")
         return
+    verdict = FITS if after.kind == STATE else WORKERS_FIRST
     if after.version > before.version:
-        yield Change(
-            name, "", WORKERS_FIRST, "forward", f"version {before.version} rose to {after.version}: old workers wait for new ones"
-        )
+        text = f"version {before.version} rose to {after.version}: old workers leave to new ones what has it"
+        yield Change(name, "", verdict, "forward", text)
         yield from _tried(name, old, new, before, is_upcast=True)
         return
+    if new.takes_state and not old.takes_state:
+        yield Change(
+            name, "", BREAKS, "forward", "its handler takes the state now, and old workers run it without: raise version="
+        )
     gaps = [
         Change(name, gap.path, BREAKS if gap.is_certain else CANNOT_TELL, "backward", gap.text)
         for gap in unread(before.schema, after.schema)
@@ -156,7 +159,7 @@ def _fields(name: str, old: Described, new: Described, before: CommandInfo, afte
     known = {each.field for each in gaps}
     for gap in unread(after.schema, before.schema):
         if gap.path not in known:
-            yield Change(name, gap.path, WORKERS_FIRST, "forward", f"old workers do not read it: {gap.text}")
+            yield Change(name, gap.path, verdict, "forward", f"old workers do not read it: {gap.text}")
 
 
 def _renamed(gaps: list[Change], before: CommandInfo, after: CommandInfo) -> Iterator[Change]:
@@ -198,14 +201,8 @@ def _tried(name: str, old: Described, new: Described, before: CommandInfo, *, is
         yield Change(name, "", BREAKS, "backward", error.message)
         return
     if not old.example:
-        if is_upcast:
-            yield Change(
-                name,
-                "",
-                CANNOT_TELL,
-                "backward",
-                "there is no value of the old class to try the upcasters with: give Field(examples=…)",
-            )
+        text = "there is no value of the old class to try the upcasters with: give Field(examples=…)"
+        yield from [Change(name, "", CANNOT_TELL, "backward", text)] if is_upcast else ()
         return
     told: set[str] = set()
     tries = [("", {}), *((field, {field: value}) for field, several in old.values.items() for value in several)]
@@ -222,15 +219,9 @@ def _refused(fields: Mapping[str, Any], new: Described, before: CommandInfo) -> 
     kind: Any = new.kind
     try:
         message = codec_for(kind).validated(upcast(kind, unpack(pack(dict(fields))), before.version))
-        keys = (
-            (before.key, kind.spec().key),
-            *((was[1], now[1]) for was, now in zip(before.also, kind.spec().others, strict=False)),
-        )
-        moved = [
-            now
-            for was, now in keys
-            if was and now and canonical_entity_id(fields[was]) != canonical_entity_id(getattr(message, now))
-        ]
+        ids = [canonical_entity_id(fields[each]) for each in (before.key, *(field for _, field in before.also)) if each]
+        keys = [] if new.info is None else [each for each in (new.info.key, *(field for _, field in new.info.also)) if each]
+        moved = [key for key, was in zip(keys, ids, strict=False) if canonical_entity_id(getattr(message, key)) != was]
     except ValidationError as error:
         places = [each["loc"] for each in error.errors(include_url=False, include_input=False)]
         return str(places[0][0]) if places and places[0] and before.version == kind.spec().version else "", problems_of(error)

@@ -9,18 +9,22 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from command_bus.bus import CommandBus
 from command_bus.cli.schemas.examples import examples_of
 from command_bus.errors import InvalidSettings
 from command_bus.messages.message import Message
+from command_bus.messages.state import EntityState
 from command_bus.serialization.announcements import CommandInfo, read_description
+from command_bus.serialization.json_schemas import fields_schema
 from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.msgpack import pack, unpack
 from command_bus.worker.worker_bus import announced_kinds, describe_message
 
+STATE: Final = "state"
+"""The kind of the state of an entity, and the beginning of its name, before an @ and the type of the entity."""
 FORMAT: Final = 1
 """The number of the file's form. A later release reads earlier ones."""
 
@@ -35,45 +39,60 @@ class Described:
         example: Fields that its class has taken, as the wire carries them; empty without any.
         values: Other values of single fields, which it has taken in place of those.
         kind: Its class, if that is here.
+        takes_state: Whether its handler takes the state of its entity.
     """
 
     info: CommandInfo | None
     mailbox: str | None = None
     example: Mapping[str, Any] = field(default_factory=dict)
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    kind: type[Message[Any]] | None = None
+    kind: type[Message[Any] | EntityState] | None = None
+    takes_state: bool = False
 
 
 def exported(bus: CommandBus) -> dict[str, Any]:
     """Return the document of an application."""
     commands: dict[str, Any] = {}
-    for name, kind in sorted(announced_kinds(bus.registry).items()):
-        record = describe_message(kind, bus.settings)
-        if record is None:
-            commands[name] = None
-            continue
-        facts = {**json.loads(record), "mailbox": _mailbox(bus, kind)}
-        if found := examples_of(kind, facts["schema"]):
+    for name, kind in sorted(_kinds(bus).items()):
+        commands[name] = facts = _facts(bus, kind)
+        if facts is not None and (found := examples_of(kind, facts["schema"])):
             example, values = found
             facts["example"] = _packed(example)
             facts["values"] = {each: [_packed(value) for value in several] for each, several in values.items()}
-        commands[name] = facts
     return {"format": FORMAT, "commands": commands}
 
 
 def described(bus: CommandBus) -> dict[str, Described]:
-    """Return the commands of an application, with their classes."""
-    found: dict[str, Described] = {}
-    for name, kind in announced_kinds(bus.registry).items():
-        record = describe_message(kind, bus.settings)
-        info = None if record is None else read_description(name, record, ())
-        found[name] = Described(info, _mailbox(bus, kind), kind=kind)
-    return found
+    """Return the commands and states of an application, with their classes."""
+    kinds = _kinds(bus)
+    found = read_document(json.dumps({"format": FORMAT, "commands": {name: _facts(bus, kind) for name, kind in kinds.items()}}))
+    return {name: replace(each, kind=kinds[name]) for name, each in found.items()}
 
 
-def announced(infos: Iterable[CommandInfo]) -> dict[str, Described]:
-    """Return the commands that workers have announced."""
-    return {each.name: Described(each) for each in infos}
+def _kinds(bus: CommandBus) -> dict[str, Any]:
+    """Return the classes of an application's commands, events and states, by their names in the document."""
+    states = {f"{STATE}@{each.state.spec().entity}": each.state for each in bus.registry if each.state}
+    return {**announced_kinds(bus.registry), **states}
+
+
+def _facts(bus: CommandBus, kind: Any) -> dict[str, Any] | None:
+    """Return the description of a class; None if JSON Schema lacks the type of a field."""
+    spec = kind.spec()
+    if issubclass(kind, EntityState):
+        schema, facts = fields_schema(kind), {"entity": spec.entity, "key": None, "kind": STATE, "delivery": ""}
+        return (
+            None if schema is None else {**facts, "schema": schema, "version": spec.version, "policy": {"keep_ms": spec.keep_ms}}
+        )
+    record = describe_message(kind, bus.settings)
+    takes = [each.spec.name for each in bus.registry if each.state]
+    return None if record is None else {**json.loads(record), "mailbox": _mailbox(bus, spec.entity), STATE: spec.name in takes}
+
+
+def announced(old: Mapping[str, Described], infos: Iterable[CommandInfo]) -> dict[str, Described]:
+    """Return the commands that workers have announced. States they do not announce: they are as in the old document."""
+    return {name: each for name, each in old.items() if name.startswith(f"{STATE}@")} | {
+        each.name: Described(each) for each in infos
+    }
 
 
 def read_document(text: str) -> dict[str, Described]:
@@ -103,13 +122,11 @@ def _read(name: str, facts: Any) -> Described:
         values = {each: tuple(map(_unpacked, several)) for each, several in facts.get("values", {}).items()}
     except (Undecodable, binascii.Error, TypeError, AttributeError):
         raise InvalidSettings(f"{name} has values that cannot be read") from None
-    return Described(info, facts.get("mailbox"), example, values)
+    return Described(info, facts.get("mailbox"), example, values, takes_state=facts.get(STATE) is True)
 
 
-def _mailbox(bus: CommandBus, kind: type[Message[Any]]) -> str | None:
-    entity = kind.spec().entity
-    policy = None if entity is None else bus.settings.entities.get(entity)
-    return str(policy.mailbox) if policy is not None else None if entity is None else "per_entity"
+def _mailbox(bus: CommandBus, entity: str | None) -> str | None:
+    return None if entity is None else str(bus.settings.entity(entity).mailbox)
 
 
 def _packed(value: Any) -> str:

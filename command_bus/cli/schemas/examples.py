@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from command_bus.errors import InvalidCommand
-from command_bus.messages.message import Message
 from command_bus.serialization.announced_schema import sound_schema
 from command_bus.serialization.json_fields import message_from_json
 from command_bus.serialization.models import codec_for
@@ -34,7 +33,7 @@ _FORMATS: Final[dict[str, list[Any]]] = {
 Schema = Mapping[str, Any]
 
 
-def examples_of(kind: type[Message[Any]], schema: Any) -> tuple[dict[str, Any], dict[str, list[Any]]] | None:
+def examples_of(kind: Any, schema: Any) -> tuple[dict[str, Any], dict[str, list[Any]]] | None:
     """Return fields that the class takes, and other values of each that it takes in their place; None if it took nothing that was tried."""
     whole = sound_schema(schema) or {}
     known = {name: _fitting(each, whole) for name, each in whole.get("properties", {}).items()}
@@ -53,7 +52,7 @@ def examples_of(kind: type[Message[Any]], schema: Any) -> tuple[dict[str, Any], 
     return base, {name: several for name, several in values.items() if several}
 
 
-def _sent(kind: type[Message[Any]], fields: dict[str, Any]) -> dict[str, Any] | None:
+def _sent(kind: Any, fields: dict[str, Any]) -> dict[str, Any] | None:
     """Return what the class sends for these fields of JSON; None if it refuses them."""
     try:
         found: dict[str, Any] = unpack(codec_for(kind).encode(message_from_json(kind, kind.spec().name, fields)))
@@ -83,10 +82,8 @@ def candidates(schema: Schema, whole: Schema, depth: int = 0) -> Iterator[Any]:
         yield from schema.get("enum", [schema.get("const")])
         return
     if choices := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
-        for row in itertools.zip_longest(
-            *(itertools.islice(candidates(each, whole, depth + 1), _MOST) for each in choices), fillvalue=_TEXTS
-        ):
-            yield from (each for each in row if each is not _TEXTS)
+        rows = [itertools.islice(candidates(each, whole, depth + 1), _MOST) for each in choices]
+        yield from (each for row in itertools.zip_longest(*rows, fillvalue=_TEXTS) for each in row if each is not _TEXTS)
         return
     kind = schema.get("type")
     if kind == "array":
@@ -124,15 +121,11 @@ def _lists(schema: Schema, whole: Schema, depth: int) -> Iterator[list[Any]]:
     for each in several if not first else [None]:
         yield [*first, *([each] * max(least, 0 if first else 1))]
     yield [*first, *several[:least]]
-    if not first and schema.get("maxItems", _LONGEST) < _LONGEST and several:
-        yield [*several, *several[:1] * schema["maxItems"]][: schema["maxItems"]]
 
 
 def _objects(schema: Schema, whole: Schema, depth: int) -> Iterator[dict[str, Any]]:
-    known = {
-        name: [*itertools.islice(candidates(each, whole, depth + 1), _MOST)]
-        for name, each in schema.get("properties", {}).items()
-    }
+    fields = schema.get("properties", {}).items()
+    known = {name: [*itertools.islice(candidates(each, whole, depth + 1), _MOST)] for name, each in fields}
     base = {name: several[0] for name, several in known.items() if several}
     more = schema.get("additionalProperties")
     if isinstance(more, Mapping) and not known:

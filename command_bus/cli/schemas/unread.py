@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 from command_bus.serialization.schema_check import FORMATS, SchemaCheck
@@ -35,7 +36,8 @@ _KNOWN: Final = frozenset({
     "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "oneOf", "prefixItems", "properties",
     "propertyNames", "readOnly", "required", "title", "type", "uniqueItems", "writeOnly", "x-keys", "x-packed", "x-wire",
 })  # fmt: skip
-_SIZES: Final = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))
+_SIZES: Final = {"imum": "", "Length": " characters", "Items": " items", "Properties": " fields"}
+"""The bounds that have a least and a most, and what they count."""
 _OWN_WIRE: Final = frozenset({*FORMATS, "binary", "base64url"})
 """Formats whose values are no text on the wire."""
 _SHOWN: Final = 5
@@ -56,22 +58,22 @@ class _Comparison:
     def __init__(self, sent: Schema, read: Schema) -> None:
         self._sent: Mapping[str, Schema] = sent.get("$defs", {})
         self._read: Mapping[str, Schema] = read.get("$defs", {})
-        self._open: set[tuple[str, str]] = set()
+        self._open: set[tuple[int, int]] = set()
         self._left = _STEPS
 
     def part(self, sent: Schema, read: Schema, path: str) -> Iterator[Gap]:
         """Yield the gaps of one place."""
-        names = (str(sent.get("$ref", "")), str(read.get("$ref", "")))
+        sent, read = _plain(sent, self._sent), _plain(read, self._read)
+        pair = (id(sent), id(read))
         self._left -= 1
-        if names in self._open:  # a model that refers to itself: it is being compared
+        if pair in self._open:  # a model that refers to itself, perhaps through a union: it is being compared
             return
         if self._left < 0:
             yield Gap(path, "the schemas are too large to be compared", is_certain=False)
             return
-        if all(names):
-            self._open.add(names)
-        yield from self._plain_part(_plain(sent, self._sent), _plain(read, self._read), path)
-        self._open.discard(names)
+        self._open.add(pair)
+        yield from self._plain_part(sent, read, path)
+        self._open.discard(pair)
 
     def _plain_part(self, sent: Schema, read: Schema, path: str) -> Iterator[Gap]:
         alike = sent.get("type") == read.get("type")
@@ -117,10 +119,11 @@ class _Comparison:
             yield Gap(path, f"only {_some(wanted)} are read")
             return
         kind = read.get("type")
-        if kind is not None and sent.get("type") not in _READS.get(kind, (kind,)):
-            yield Gap(path, f"{_named(sent)} is no {_named(read)}")
-            return
-        if any(sent.get(word) != read.get(word) for word in ("format", "x-wire")) and not _is_plainer(sent, read):
+        is_other = kind is not None and sent.get("type") not in _READS.get(kind, (kind,))
+        form, wanted_form = ((each.get("format"), each.get("x-wire")) for each in (sent, read))
+        if is_other or (
+            form != wanted_form and (any(wanted_form) or form[0] in _OWN_WIRE or form[1])
+        ):  # a text of a format is any text
             yield Gap(path, f"{_named(sent)} is no {_named(read)}")
             return
         yield from _bounds(sent, read, path)
@@ -136,51 +139,37 @@ class _Comparison:
         first, wanted = sent.get("prefixItems", []), read.get("prefixItems", [])
         rest, more = sent.get("items", {}), read.get("items", {})
         most = sent.get("maxItems", math.inf)
-        for number in range(max(len(first), len(wanted))):
+        for number, (each, of_read) in enumerate(zip_longest(first, wanted)):
             if number < most:
                 yield from self.part(
-                    first[number] if number < len(first) else rest,
-                    wanted[number] if number < len(wanted) else more,
-                    _below(path, str(number)),
+                    rest if each is None else each, more if of_read is None else of_read, _below(path, str(number))
                 )
         if isinstance(more, Mapping) and isinstance(rest, Mapping) and most > max(len(first), len(wanted)):
             yield from self.part(rest, more, _below(path, "*"))
 
     def _properties(self, sent: Schema, read: Schema, path: str) -> Iterator[Gap]:
-        known, wanted = sent.get("properties", {}), read.get("properties", {})
-        more = read.get("additionalProperties")
+        known, wanted, more = sent.get("properties", {}), read.get("properties", {}), read.get("additionalProperties")
         rest = sent.get("additionalProperties", "properties" not in sent)  # a model sends its own fields only
-        for name in read.get("required", ()):
-            if name not in sent.get("required", ()) and "default" not in wanted.get(
-                name, ()
-            ):  # a reply's have defaults and are required
-                yield Gap(
-                    _below(path, name),
-                    "it may be missing, and has no default" if name in known else "it is new, and has no default",
-                )
-        for name, each in known.items():
-            if name in wanted:
-                yield from self.part(each, wanted[name], _below(path, name))
-            elif more is False:
-                yield Gap(_below(path, name), "it is gone, and unknown fields are refused")
-            elif isinstance(more, Mapping):
-                yield from self.part(each, more, _below(path, name))
-        if rest is not False:
-            yield from self._others(read, rest, {name: each for name, each in wanted.items() if name not in known}, path)
-        keys = {"enum": [name for name in known if name not in wanted]} if rest is False else _keys(sent)
+        other: Schema | None = rest if isinstance(rest, Mapping) else {} if rest else None
+        for name in dict.fromkeys((*read.get("required", ()), *known, *wanted)):
+            place, each, of_read = _below(path, name), known.get(name, other), wanted.get(name, more)
+            if (
+                name in read.get("required", ())
+                and name not in sent.get("required", ())
+                and "default" not in wanted.get(name, ())
+            ):
+                yield Gap(place, f"it {'may be missing' if name in known else 'is new'}, and has no default")
+            elif each is not None and of_read is False:
+                yield Gap(place, "it is gone, and unknown fields are refused")
+            if each is not None and isinstance(of_read, Mapping):  # a reply's fields have defaults and are required
+                yield from self.part(each, of_read, place)
+        if other is not None and more is False:
+            yield Gap(path, "fields of any name are refused")
+        elif other is not None and isinstance(more, Mapping):
+            yield from self.part(other, more, _below(path, "*"))
+        keys = _keys(sent) if other is not None else {"enum": [name for name in known if name not in wanted]}
         for gap in self.part(keys, _keys(read), path):
             yield Gap(path, f"its keys: {gap.text}", gap.is_certain)
-
-    def _others(self, read: Schema, rest: Any, wanted: Mapping[str, Schema], path: str) -> Iterator[Gap]:
-        """Yield the gaps of values under names that the schema of what is sent does not list."""
-        values = rest if isinstance(rest, Mapping) else {}
-        for name, each in wanted.items():
-            yield from self.part(values, each, _below(path, name))
-        more = read.get("additionalProperties")
-        if more is False:
-            yield Gap(path, "fields of any name are refused")
-        elif isinstance(more, Mapping):
-            yield from self.part(values, more, _below(path, "*"))
 
 
 def _plain(schema: Schema, known: Mapping[str, Schema]) -> Schema:
@@ -218,20 +207,15 @@ def _members(schema: Schema) -> list[Any] | None:
 def _listed(sent: Schema, read: Schema, members: list[Any], path: str) -> Iterator[Gap]:
     """Yield a gap if one of a list of values is not read."""
     wanted = _members(read)
-    if "x-packed" in sent or "x-packed" in read:
-        if sent.get("x-packed", members) == read.get("x-packed", wanted):
-            return
-        if wanted is None or not {*sent.get("x-packed", ())} <= {*read.get("x-packed", ())}:
-            yield Gap(
-                path,
-                "values that JSON does not have are listed, and not as before",
-                is_certain="x-packed" in sent and "x-packed" in read,
-            )
+    packed = [each["x-packed"] for each in (sent, read) if "x-packed" in each]
+    if packed:
+        is_same = sent.get("x-packed", members) == read.get("x-packed", wanted)
+        if not is_same and (wanted is None or not {*sent.get("x-packed", ())} <= {*read.get("x-packed", ())}):
+            yield Gap(path, "values that JSON does not have are listed, and not as before", is_certain=len(packed) == 2)
         return
     if wanted is not None:
-        missing = [
-            each for each in members if not any(each == one and isinstance(each, bool) == isinstance(one, bool) for one in wanted)
-        ]
+        known = [(type(each) is bool, each) for each in wanted]  # True is 1
+        missing = [each for each in members if (type(each) is bool, each) not in known]
     else:
         check = SchemaCheck({**read, "type": "number"} if read.get("type") == "decimal" else read)
         missing = [each for each in members if check.located(each) or (isinstance(each, str) and read.get("format") in _OWN_WIRE)]
@@ -240,59 +224,33 @@ def _listed(sent: Schema, read: Schema, members: list[Any], path: str) -> Iterat
 
 
 def _bounds(sent: Schema, read: Schema, path: str) -> Iterator[Gap]:
-    low, high = (_bound(read, name) for name in ("inimum", "aximum"))
-    if low > (was := _bound(sent, "inimum")):
-        yield Gap(
-            path, f"at least {_figure(low)} is read, and {'any number' if was[0] == -math.inf else _figure(was)} may be sent"
-        )
-    if high > (was := _bound(sent, "aximum")):
-        yield Gap(
-            path,
-            f"at most {_figure(high, -1)} is read, and {'any number' if was[0] == -math.inf else _figure(was, -1)} may be sent",
-        )
-    for least, most in _SIZES:
-        if read.get(least, 0) > sent.get(least, 0) or read.get(most, math.inf) < sent.get(most, math.inf):
-            yield Gap(
-                path,
-                f"{read.get(least, 0)} to {read.get(most, 'any number')} are read, and {sent.get(least, 0)} to {sent.get(most, 'any number')} sent",
-            )
+    for name, unit in _SIZES.items():
+        for word, sign in (("least", 1), ("most", -1)):
+            low, was = (_bound(each, f"{'min' if sign == 1 else 'max'}{name}", sign) for each in (read, sent))
+            if low > was and (not unit or low[0]):
+                may_be = "any" if was[0] == -math.inf else _figure(was, sign)
+                yield Gap(path, f"at {word} {_figure(low, sign)}{unit} is read, and {may_be} may be sent")
     step = read.get("multipleOf")
     if step is not None and ("multipleOf" not in sent or sent["multipleOf"] % step):
         yield Gap(path, f"only multiples of {step} are read")
 
 
-def _bound(schema: Schema, name: str) -> tuple[float, bool]:
+def _bound(schema: Schema, word: str, sign: int) -> tuple[float, bool]:
     """Return a lower bound, or an upper one with its sign turned, and whether it is excluded: the greater, the narrower."""
-    sign = 1 if name == "inimum" else -1
-    bounds = [
-        (sign * schema[word], is_open) for word, is_open in ((f"m{name}", False), (f"exclusiveM{name}", True)) if word in schema
-    ]
-    found = max(bounds, default=(-math.inf, False))
-    if found[1] and schema.get("type") == "integer":
-        return math.floor(found[0]) + 1, False
-    return found
+    words = [key for key in (word, f"exclusive{word.title()}") if key in schema]
+    found = max(((sign * schema[key], key != word) for key in words), default=(-math.inf, False))
+    return (math.floor(found[0]) + 1, False) if found[1] and schema.get("type") == "integer" else found
 
 
-def _figure(bound: tuple[float, bool], sign: int = 1) -> str:
+def _figure(bound: tuple[float, bool], sign: int) -> str:
     return f"{sign * bound[0]:g}{' (excluded)' if bound[1] else ''}"
-
-
-def _is_plainer(sent: Schema, read: Schema) -> bool:
-    """Return whether a text of a format is read as any text."""
-    return not {"format", "x-wire"} & read.keys() and sent.get("format") not in _OWN_WIRE and "x-wire" not in sent
 
 
 def _named(schema: Schema) -> str:
     if (members := _members(schema)) is not None:
         return _some(members)
-    if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    return str(
-        schema.get("format")
-        or schema.get("title" if schema.get("type") == "object" else "type")
-        or schema.get("x-wire")
-        or "any value"
-    )
+    kind = schema.get("title" if schema.get("type") == "object" else "type")
+    return str(schema.get("format") or kind or schema.get("x-wire") or "any value")
 
 
 def _some(members: Sequence[Any]) -> str:

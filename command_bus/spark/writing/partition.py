@@ -20,6 +20,7 @@ from command_bus.errors import CommandBusError, DispatchStalled, InvalidCommand,
 from command_bus.messages.message import Message
 from command_bus.messages.outgoing import Envelope, OutgoingMessage
 from command_bus.sending.admission import may_not_replace
+from command_bus.sending.envelope_builder import of_one_line
 from command_bus.serialization.envelope import IN_DISPATCH, KEEP_OUTCOME, WireEnvelope
 from command_bus.serialization.envelope_options import HISTORY
 from command_bus.spark.options import OnInvalid
@@ -158,7 +159,7 @@ class PartitionDispatcher:
         """Return the shard of a command, and its packed form for `add`.
 
         Raises:
-            InvalidCommand: The command cannot be sent, or has no id.
+            InvalidCommand: The command cannot be sent, has no id, or is of several entities.
         """
         if not isinstance(command, Envelope) or command.command_id is None:
             raise InvalidCommand(
@@ -169,7 +170,7 @@ class PartitionDispatcher:
                 "the commands of a dispatch have no delay or deadline of their own: use CommandBus.dispatch_batch"
             )
         connection = self.connection
-        out = connection.builder.of_item(command)
+        out = of_one_line(connection.builder.of_item(command))
         if out.entity_type is not None:
             self.agree(out.entity_type)
         mailbox, envelope = connection.builder.mailbox_for(out), self.envelope(out)

@@ -166,6 +166,14 @@ class Replies(Protocol):
 class Agreements(Protocol):
     """The agreement of all clients of a namespace on the mailbox policy of each entity type."""
 
+    async def open(self) -> object:
+        """Record what all agree on, or follow it. A worker that the namespace has forgotten asks again.
+
+        Raises:
+            InvalidSettings: They disagree; or the namespace was made again since, with something else than this process has opened.
+        """
+        ...
+
     def recorded(self, entity_type: str) -> MailboxPolicy | None:
         """Return the policy that the namespace recorded, if it is known here."""
         ...

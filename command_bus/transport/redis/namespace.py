@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
@@ -16,7 +17,7 @@ from command_bus.errors import InvalidCommand, InvalidSettings, TooManyEntityTyp
 from command_bus.messages.message import check_entity_type
 from command_bus.messages.policies import EntityPolicy, MailboxPolicy, PerEntity, mailbox_from_text
 from command_bus.serialization.odd_values import stored_text
-from command_bus.settings import BusSettings
+from command_bus.settings import MAX_SHARDS, BusSettings
 from command_bus.transport.ports.sender import Agreements
 from command_bus.transport.redis.admin.type_records import MAILBOXES
 from command_bus.transport.redis.connection.clients import FollowingClients, clients_of
@@ -30,8 +31,14 @@ from command_bus.transport.redis.server_check import READ_ONLY, ServerFacts, ins
 PROTOCOL = 3
 """The format of a namespace: version of its keys and scripts. A client of another format is refused: see "Upgrading" in the docs."""
 
+RESERVED: Final = ("region", "doubt", "move", "layout")
+"""Fields of the record that a later release writes: where a namespace is active, when it was restored, where it has moved."""
+MOVING: Final = "moving"
+"""The format of a namespace while a later release moves it."""
+
 _log = logging.getLogger("command_bus")
 _warned: set[str] = set()
+_NUMBER: Final = re.compile("[0-9]{1,4}")
 _OWN_FIELDS = frozenset({"protocol", "shards"})
 
 
@@ -39,31 +46,39 @@ class Namespace(Agreements):
     """Choices that all clients of a namespace share: its format, shard count and mailbox policies. The first client records them in Redis.
 
     Raises:
-        InvalidSettings: From its methods, if this client disagrees.
+        InvalidSettings: From its methods, if this client disagrees. The shard count it follows.
     """
 
-    def __init__(self, connections: Connections, keys: KeySpace, settings: BusSettings) -> None:
-        self._connections = connections.at(keys.shards[0].prefix)
+    def __init__(self, connections: Connections, settings: BusSettings) -> None:
+        first = KeySpace(settings.namespace, 1).shards[0]
+        self.server = connections.at(first.prefix)
         self._settings = settings
-        self._key = keys.shards[0].meta
+        self._key = first.meta
+        self._keys: KeySpace | None = None
         self._agreed: dict[str, MailboxPolicy] = {}
         self._recorded: dict[str, MailboxPolicy] = {}
         self._agreeing = asyncio.Lock()
         self._in_line = 0
         self._shared = 0
 
-    async def open(self) -> None:
-        """Record or compare the format and the shard count."""
-        recorded = await self._record({"protocol": str(PROTOCOL), "shards": str(self._settings.shards)})
-        _refuse_other_format(self._settings.namespace, recorded["protocol"])
-        if recorded["shards"] != str(self._settings.shards):
+    async def open(self) -> KeySpace:
+        settings, mine = self._settings, self._settings.shards if self._keys is None else self._keys.count
+        meta = await self._record({"protocol": str(PROTOCOL), "shards": str(mine)}, RESERVED)
+        _refuse_other_format(settings.namespace, meta)
+        shards = _count_of(settings.namespace, meta["shards"])
+        if self._keys is not None and shards != mine:
             raise InvalidSettings(
-                f"namespace {self._settings.namespace!r} has {recorded['shards']} shards, these settings say {self._settings.shards}: "
-                "all its clients must agree; the count changes only when the namespace is drained, its schedules are exported "
-                "and its keys are deleted"
+                f"namespace {settings.namespace!r} was made again with {shards} shards, and this process has opened it with {mine}: start it again"
             )
-        if self._settings.entities:
-            await self._agree(*self._settings.entities)
+        if shards != mine and "shards" in settings.model_fields_set:
+            warn_once(
+                f"namespace {settings.namespace!r} has {shards} shards, which this process follows: shards={mine} counts only when a namespace "
+                "is made"
+            )
+        self._keys = self._keys or KeySpace(settings.namespace, shards)
+        if types := {*settings.entities, *self._agreed}:
+            await self._agree(*types)
+        return self._keys
 
     def agreed(self, entity_type: str) -> MailboxPolicy | None:
         """Return the mailbox policy of an entity type if it was agreed on before.
@@ -83,7 +98,7 @@ class Namespace(Agreements):
             CommandBusError: The server cannot be asked, or the policy is of a newer version.
         """
         field = [f"mailbox:{entity_type}"]
-        (found,) = await self._connections.ask(lambda client: client.hmget(self._key, field))  # no role may HGET here
+        (found,) = await self.server.ask(lambda client: client.hmget(self._key, field))  # no role may HGET here
         if found is not None:
             self._recorded[entity_type] = mailbox_from_text(stored_text(found))
 
@@ -102,9 +117,9 @@ class Namespace(Agreements):
                     return agreed
                 if not deadline:
                     return await self._agree(entity_type)
-                return await self._connections.retry_until(lambda: self._agree(entity_type), deadline, sends=True)
+                return await self.server.retry_until(lambda: self._agree(entity_type), deadline, sends=True)
         except TimeoutError as error:
-            raise TransportUnavailable(f"no answer from {self._connections.label} in time") from error
+            raise TransportUnavailable(f"no answer from {self.server.label} in time") from error
         finally:
             self._in_line -= 1
 
@@ -117,10 +132,10 @@ class Namespace(Agreements):
         async def read(client: Redis) -> Any:
             return (await client.hmget(self._key, [name]))[0]
 
-        found: bytes | None = await self._connections.ask(read)
+        found: bytes | None = await self.server.ask(read)
         if found is None:
-            await self._connections.ask(lambda client: client.hsetnx(self._key, name, value))
-            found = await self._connections.ask(read)
+            await self.server.ask(lambda client: client.hsetnx(self._key, name, value))
+            found = await self.server.ask(read)
         self._shared += 1
         return found or b""
 
@@ -155,7 +170,7 @@ class Namespace(Agreements):
                 return 0
 
         limit = self._settings.max_entity_types
-        if await self._connections.ask(count) - len(_OWN_FIELDS) - self._shared + new > limit:
+        if await self.server.ask(count) - len(_OWN_FIELDS) - self._shared + new > limit:
             raise TooManyEntityTypes(
                 f"namespace {self._settings.namespace!r} has {limit:,} entity types, no more may be added: a type is a kind of thing, as `order`, "
                 "and its id distinguishes one thing from another. `command-bus types list` shows them, `command-bus types forget TYPE` takes one "
@@ -163,8 +178,11 @@ class Namespace(Agreements):
                 limit=limit,
             )
 
-    async def _record(self, values: dict[str, str]) -> dict[str, str]:
-        """Write the values that are not written yet, and return those that are. A full server refuses writes, so read first."""
+    async def _record(self, values: dict[str, str], further: Sequence[str] = ()) -> dict[str, str]:
+        """Write the values that are not written yet, and return those that are, with further ones; empty where there is none.
+
+        A full server refuses writes, and so do the rights of some users, so read first.
+        """
 
         async def write(client: Redis) -> Any:
             pipeline = client.pipeline(transaction=False)
@@ -172,17 +190,20 @@ class Namespace(Agreements):
                 pipeline.hsetnx(self._key, name, value)
             await pipeline.execute()
 
-        found: list[bytes | None] = await self._connections.ask(lambda client: client.hmget(self._key, list(values)))
-        if None in found:
+        names = [*values, *further]
+        found: list[bytes | None] = await self.server.ask(lambda client: client.hmget(self._key, names))
+        if missing := found[: len(values)].count(None):
             if not values.keys() & _OWN_FIELDS:
-                await self._refuse_too_many(found.count(None))
-            await self._connections.ask(write)
-            found = await self._connections.ask(lambda client: client.hmget(self._key, list(values)))
-        return {name: stored_text(value or b"") for name, value in zip(values, found, strict=True)}
+                await self._refuse_too_many(missing)
+            await self.server.ask(write)
+            found = await self.server.ask(lambda client: client.hmget(self._key, names))
+        return {name: stored_text(value or b"") for name, value in zip(names, found, strict=True)}
 
 
 async def recorded_choices(url: str, namespace: str, patience: float, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return what a namespace recorded, as arguments for `BusSettings`, for clients without settings of their own. Empty if it is new.
+    """Return the policies that a namespace recorded, as an argument for `BusSettings`, for clients without settings of their own.
+
+    Empty if it is new.
 
     `options` are further arguments of the connections, as for `UrlClients`.
 
@@ -202,24 +223,45 @@ async def recorded_choices(url: str, namespace: str, patience: float, options: M
         await connections.close()
     if b"shards" not in meta:
         return {}
-    _refuse_other_format(namespace, meta.get(b"protocol", b"").decode(errors="replace"))
-    return {"shards": int(meta[b"shards"]), "entities": _policies(meta)}
+    _refuse_other_format(
+        namespace, {name.decode(errors="replace"): value.decode(errors="replace") for name, value in meta.items()}
+    )
+    return {"entities": _policies(meta)}
 
 
-def format_advice(recorded: str) -> str | None:
-    """Return what to do if a namespace has another format than this release; None if it has the same."""
+def format_advice(meta: Mapping[str, str]) -> str | None:
+    """Return what to do if a namespace has another format than this release, or words of a later one; None if it has the same."""
+    recorded, words = meta.get("protocol", ""), [word for word in RESERVED if meta.get(word)]
     if recorded == str(PROTOCOL):
-        return None
-    if recorded.isdecimal() and int(recorded) > PROTOCOL:
+        of_later = f"a later release has written {' and '.join(words)} into its record: upgrade command_bus here, or use another namespace"
+        return of_later if words else None
+    if recorded == MOVING:
+        return "a later release moves it: wait until that is over, then upgrade command_bus here"
+    number = recorded.partition(".")[0]
+    if number.isdecimal() and int(number) >= PROTOCOL:
         return "upgrade command_bus here, or use another namespace"
     return 'drain the namespace with the release that made it, then delete its keys, or use another namespace ("Upgrading" in the docs has the steps)'
 
 
-def _refuse_other_format(namespace: str, recorded: str) -> None:
-    if (advice := format_advice(recorded)) is not None:
+def _refuse_other_format(namespace: str, meta: Mapping[str, str]) -> None:
+    if (advice := format_advice(meta)) is not None:
         raise InvalidSettings(
-            f"namespace {namespace!r} has format {recorded!r}, this release of command_bus has format {PROTOCOL}: {advice}"
+            f"namespace {namespace!r} has format {meta.get('protocol', '')!r}, this release of command_bus has format {PROTOCOL}: {advice}"
         )
+
+
+def _count_of(namespace: str, recorded: str) -> int:
+    """Return the recorded number of shards.
+
+    Raises:
+        InvalidSettings: It is none: another program wrote it.
+    """
+    if not _NUMBER.fullmatch(recorded) or not 1 <= int(recorded) <= MAX_SHARDS:
+        raise InvalidSettings(
+            f"namespace {namespace!r} records {recorded[:50]!r} as its number of shards: write the number with which it was made into its record "
+            "again (HSET, `shards`), or use another namespace"
+        )
+    return int(recorded)
 
 
 def _policies(meta: Mapping[bytes, bytes]) -> dict[str, EntityPolicy]:
@@ -236,7 +278,7 @@ def _policies(meta: Mapping[bytes, bytes]) -> dict[str, EntityPolicy]:
     return found
 
 
-async def open_namespace(connections: Connections, keys: KeySpace, settings: BusSettings) -> tuple[ServerFacts, Namespace]:
+async def open_namespace(connections: Connections, settings: BusSettings) -> tuple[ServerFacts, Namespace, KeySpace]:
     """Check the server, agree on the namespace and make its groups.
 
     Raises:
@@ -244,20 +286,14 @@ async def open_namespace(connections: Connections, keys: KeySpace, settings: Bus
         InvalidSettings: The namespace was made with other settings.
         TransportUnavailable: The server cannot be reached within `dispatch_timeout`.
     """
-    servers = [connections.at(shard.prefix) for shard in keys.shards]
-    found = [await inspect_server(server) for server in dict.fromkeys(servers)]
-    if isinstance(connections.factory, FollowingClients) and any(facts.role == "slave" for facts in found):
-        raise TransportUnavailable(
-            f"{connections.label} is in a failover: a primary has just become a replica; try again in a moment"
-        )
-    for facts in found:
-        for warning in judge(facts, connections.label, settings):
-            if warning not in _warned:  # once per process: a test suite opens many buses
-                _warned.add(warning)
-                _log.warning(warning)
-    namespace = Namespace(connections, keys, settings)
+    namespace = Namespace(connections, settings)
+    facts = {namespace.server: await _checked(connections, namespace.server, settings)}
     try:
-        await namespace.open()
+        keys = await namespace.open()
+        servers = [connections.at(shard.prefix) for shard in keys.shards]
+        for server in servers:
+            if server not in facts:
+                facts[server] = await _checked(connections, server, settings)
         await asyncio.gather(*(ensure_ready(server, shard) for server, shard in zip(servers, keys.shards, strict=True)))
     except TransportUnavailable as error:
         if is_of_a_replica(error) and not isinstance(
@@ -265,4 +301,27 @@ async def open_namespace(connections: Connections, keys: KeySpace, settings: Bus
         ):  # which a user without INFO meets here
             raise UnsuitableServer(READ_ONLY.format(connections.label)) from error
         raise
-    return min(found, key=lambda facts: facts.version or (0,)), namespace
+    return min(facts.values(), key=lambda each: each.version or (0,)), namespace, keys
+
+
+async def _checked(connections: Connections, server: Connections, settings: BusSettings) -> ServerFacts:
+    """Return what a server says of itself, and warn of it.
+
+    Raises:
+        CommandBusError: As `open_namespace`.
+    """
+    facts = await inspect_server(server)
+    if isinstance(connections.factory, FollowingClients) and facts.role == "slave":
+        raise TransportUnavailable(
+            f"{connections.label} is in a failover: a primary has just become a replica; try again in a moment"
+        )
+    for warning in judge(facts, connections.label, settings):
+        warn_once(warning)
+    return facts
+
+
+def warn_once(text: str) -> None:
+    """Log a warning once per process: a test suite opens many buses."""
+    if text not in _warned:
+        _warned.add(text)
+        _log.warning(text)

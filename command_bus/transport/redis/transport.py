@@ -86,11 +86,10 @@ class RedisTransport:
             replicas,
             fail_fast=settings.fail_fast,
         )
-        keys = KeySpace(settings.namespace, settings.shards)
         try:
             deadline = mono() + settings.dispatch_timeout  # a server that restarts just now is waited for
             async with with_tls_hint(server if isinstance(server, str) else ""):
-                facts, namespace = await connections.retry_until(lambda: open_namespace(connections, keys, settings), deadline)
+                facts, namespace, keys = await connections.retry_until(lambda: open_namespace(connections, settings), deadline)
         except BaseException:
             await connections.close()
             raise

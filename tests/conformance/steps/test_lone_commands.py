@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from command_bus.transport.marks import accepted_ms
 from command_bus.transport.ports.bulk import Opening, Version
 from command_bus.transport.redis.admin.locator import RedisLocator
 from command_bus.transport.redis.bulk.dispatches import RedisBulkDispatches
@@ -71,6 +72,46 @@ async def test_it_has_no_stream(harness: TransportHarness, worker: ManualWorker)
     assert await worker.do(lease, done("c1")) == Released("idle")
     assert await harness.nothing_of(BOX)
     assert await harness.counters() == {"depth": 0, "accepted": 1, "settled": 1}
+
+
+async def lined_up(harness: TransportHarness, _: ManualWorker) -> None:
+    await harness.put(BOX, "c2")
+
+
+async def paused(harness: TransportHarness, worker: ManualWorker) -> None:
+    await harness.scopes.pause(BOX, "")
+    assert await worker.do(await worker.read_one(), TAKE) == Released("stop")
+    await harness.scopes.resume(BOX)
+
+
+async def given_back(_: TransportHarness, worker: ManualWorker) -> None:
+    await worker.do(await worker.read_one(), GiveBack(counts=False))
+
+
+async def repaired(harness: TransportHarness, _: ManualWorker) -> None:
+    await harness.client.xtrim(harness.shard.ready, maxlen=0)
+    assert (await repair_page(harness.connections, harness.shard, 0))[1] == 1
+
+
+async def retried(_: TransportHarness, worker: ManualWorker) -> None:
+    lease, _started = await worker.start()
+    assert await worker.do(lease, GiveBack(counts=True)) == Released("yield")
+
+
+@pytest.mark.parametrize("way", [lined_up, paused, given_back, repaired, retried])
+async def test_it_is_dated_by_its_first_activation(harness: TransportHarness, worker: ManualWorker, way: Any) -> None:
+    """Who compares the time of acceptance with a moment relies on it, whatever happens to the command before it starts."""
+    await harness.put(BOX, "c1")
+    record = await harness.record(BOX)
+    assert record is not None
+    await way(harness, worker)
+    await harness.client.xadd(harness.shard.ready, {"tick": "1"})  # so that no later id could be the same
+    lease = next(lease for lease in await worker.read() if lease.mailbox == BOX)
+    started = await worker.do(lease, TAKE)
+    assert isinstance(started, Started)
+    assert (started.envelope, started.message) == (b"c1", record.activation)
+    seconds, _ = await harness.client.time()
+    assert abs(accepted_ms(started.message) - int(seconds) * 1000) < 60_000
 
 
 async def test_those_of_a_batch_have_none_either(harness: TransportHarness, worker: ManualWorker) -> None:

@@ -19,7 +19,7 @@ from command_bus.serialization.announcements import read_description  # noqa: E4
 from command_bus.spark.options import WriteOptions  # noqa: E402
 from command_bus.spark.writing.command_lookup import announced_mapping  # noqa: E402
 from command_bus.spark.writing.encoder import BatchEncoder  # noqa: E402
-from tests.unit.spark.encoders import Offline, encode  # noqa: E402
+from tests.unit.spark.encoders import Offline, encode, why  # noqa: E402
 
 ROWS = {"command_id": ["a", "b"], "thing": ["x", "y"], "count": [1, 2]}
 
@@ -105,3 +105,14 @@ def test_a_dispatch_has_no_history_beside_its_outcomes() -> None:
     mapped = encode(ROWS, mapper=lambda row: Kept(thing=row["thing"], count=row["count"]))
     _, item = Offline(history="1 h").pack(Envelope(Kept(thing="x", count=1), command_id="a"))
     assert versions_of([*encode(ROWS, Kept), *encode(ROWS, KeptChecked), *mapped, item]) == [None] * 7
+
+
+class Pair(Command[None], entity="thing"):
+    one: EntityId
+    other: EntityId
+
+
+def test_a_mapper_gives_no_command_of_several_entities() -> None:
+    """It would stand in one line only, and be a dead letter there."""
+    (reject,) = encode({"command_id": ["a"], "thing": ["x"]}, mapper=lambda row: Pair(one=row["thing"], other="b"))
+    assert "Pair stands in the lines of several entities" in why(reject)

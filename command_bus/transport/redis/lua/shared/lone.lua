@@ -6,6 +6,9 @@
 -- Who needs the stream, to add a second command or to let the first one wait, lines the command up: an entry
 -- takes its place, with the command's id and the field `l`. The envelope stays in `lone` until the mailbox is
 -- idle, because a producer may not read envelopes.
+--
+-- The id is that of its first activation, and tells when it was accepted. So who activates it again writes it
+-- into the record, as the message.
 
 local function is_lone(record)
   -- The byte of q is 113.
