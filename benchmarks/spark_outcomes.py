@@ -31,7 +31,7 @@ from command_bus.embedded import EmbeddedServer
 from command_bus.spark import dispatch_dataframe
 from command_bus.spark.options import ReadOptions
 from command_bus.spark.reading.reader import BatchReader
-from command_bus.spark.reading.tasks import OutcomePartition, ReadPlan
+from command_bus.spark.reading.tasks import ReadPlan, SpanPartition
 
 NAMESPACE = "bench"
 DISPATCH = "kept"
@@ -77,7 +77,7 @@ def fetching(plan: ReadPlan, *, decoded: bool) -> tuple[int, Callable[[Iterator[
         context = TaskContext.get()
         assert context is not None
         part = parts[context.partitionId()]
-        assert isinstance(part, OutcomePartition)
+        assert isinstance(part, SpanPartition)
         for _ in batches:
             pass
         yield pa.record_batch({"rows": [sum(_sizes(plan, part, decoded=decoded))]})
@@ -85,7 +85,7 @@ def fetching(plan: ReadPlan, *, decoded: bool) -> tuple[int, Callable[[Iterator[
     return len(parts), fetch
 
 
-def _sizes(plan: ReadPlan, part: OutcomePartition, *, decoded: bool) -> Iterator[int]:
+def _sizes(plan: ReadPlan, part: SpanPartition, *, decoded: bool) -> Iterator[int]:
     if decoded:
         yield from (batch.num_rows for batch in plan.batches(part))
         return
@@ -93,7 +93,7 @@ def _sizes(plan: ReadPlan, part: OutcomePartition, *, decoded: bool) -> Iterator
     for span in part.spans:
         after = span.after
         while after != span.until:
-            ids, _ = plan.connection.wait(outcomes.page(span.dispatch_id, span.shard, after, span.until, plan.options.page))
+            ids, _ = plan.connection.wait(outcomes.page(span.name, span.shard, after, span.until, plan.options.page))
             after = ids[-1].decode()
             yield len(ids)
 

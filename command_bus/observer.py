@@ -70,8 +70,8 @@ class ExportFigures:
     """The figures of an export since it was made.
 
     Attributes:
-        rows: Rows that were written.
-        files: Files that were written.
+        rows: The number that was written.
+        files: The number that was made.
         lost: Entries that were deleted before they were read.
         lag: Seconds; all that is older is exported.
     """

@@ -47,10 +47,10 @@ def passed(cursor: Cursor, stream: KeptStream, ids: Sequence[StreamId], last: St
     """Return the cursor behind a read, and how many entries were deleted before they were read; None: perhaps some.
 
     Args:
-        cursor: Where the read began.
+        cursor: The place where the read began.
         stream: The state of the stream behind the read.
         ids: The entries that were read, which were all that there were up to `last`.
-        last: Where the read ended.
+        last: The id with which the read ended.
     """
     newest = stream_id(stream.last)
     first = stream_id(stream.first) if stream.first else StreamId(newest.ms, newest.number + 1)

@@ -49,7 +49,7 @@ class Gap:
     """Entries that were deleted before they were exported.
 
     Attributes:
-        view: Of what.
+        view: `history`, `events`, `audit` or `steps`.
         shard: Number of the shard.
         after: Id of an entry before them.
         until: Id of an entry behind them.
@@ -87,13 +87,13 @@ class Export:
         views: What is exported; one or several.
         format: `parquet`, or `jsonl`: a JSON object in each line.
         rows: Most rows of a file.
-        since: Where nothing is exported yet: only what happened then or later; without a time zone it is local time.
+        since: The time from which a new export begins: only what happened then or later; without a time zone it is local time.
         allow_gaps: Whether entries that were deleted before they were read are no error. They are written down in the folder `gaps` in any case.
         progress: Called after each file with the report so far.
 
     Attributes:
         bus: The one given.
-        report: Of all that this object has exported.
+        report: The sum of all that this object has exported.
 
     Raises:
         InvalidSettings: A value is not what it may be.

@@ -57,7 +57,7 @@ class StreamFolder:
     """The files of one stream of a shard.
 
     Args:
-        folder: Of the view and shard.
+        folder: That of the view and shard.
         name: That of the stream.
         view: The columns.
         suffix: The format.

@@ -23,7 +23,7 @@ class FileRead(NamedTuple):
 
     Attributes:
         batches: Those that no other file has.
-        cursor: Where to go on.
+        cursor: The place to go on.
         lost: Entries that were deleted meanwhile; None: perhaps some.
     """
 

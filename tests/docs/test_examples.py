@@ -25,6 +25,7 @@ ELSEWHERE = {
 """Pages, and files of pages, that need more than a server, and the tests that run them."""
 
 NEEDS = {
+    "export.md": ("pyarrow",),
     "exactly-once.md": ("sqlalchemy", "aiosqlite"),
     "fastapi.md": ("fastapi", "httpx"),
     "handlers.md": ("dependency_injector",),

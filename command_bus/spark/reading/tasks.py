@@ -42,7 +42,7 @@ class ReadPlan:
         options: As they were given.
         target: The server and namespace.
         only: Dispatches to read; None: all. Filters name them, so they need not exist.
-        typed: Of a history of one command, the types of its columns.
+        typed: The types of columns of the history of one command.
     """
 
     options: ReadOptions
