@@ -27,7 +27,7 @@ MOST_STORY_BYTES = 64 * 1024
 _EACH = 8
 _TOLD = frozenset({"s", "x", "c", "o", "n", "t", "f", "g", "gr", "z", "cancel"})
 StepKind: TypeAlias = Literal[
-    "step", "call", "undo", "sleep", "pause", "time_limit", "wait", "signal", "first", "cut_off", "cancel", "left_out"
+    "step", "call", "undo", "sleep", "pause", "limit", "wait", "signal", "first", "cut_off", "cancel", "left_out"
 ]
 
 
@@ -36,7 +36,7 @@ class StoryStep:
     """One thing that a durable command did, or that came to it.
 
     Attributes:
-        kind: `step`, `call`, `undo` (a call that undoes), `sleep`, `pause` (behind a try of a step), `time_limit`, `wait` (for a signal, with a
+        kind: `step`, `call`, `undo` (a call that undoes), `sleep`, `pause` (behind a try of a step), `limit` (of time), `wait` (for a signal, with a
             limit), `signal`, `first`, `cut_off`, `cancel` (the wish that it ends), or `left_out` (how many fields had no room).
         name: Its name with its number or key: `charge#1`, `Pay@account:a-1#1`.
         result: What came of it, as plain values.
@@ -64,12 +64,19 @@ def packed_story(fields: Mapping[str, bytes], order: Iterable[str], sealed_at: t
 
     Args:
         fields: The side record.
-        order: Names of what the last run did, in this order: the rest stands behind it.
+        order: Names of what the last run did, in this order. The rest stands behind it by name, signals that no wait took behind that, and what
+            undoes last.
         sealed_at: Mailbox and command id, if values are encrypted.
     """
     place = {name: number for number, name in enumerate(order)}
-    told = [field for field in fields if field.partition(":")[0] in _TOLD]
-    told.sort(key=lambda field: place.get(_subject(field), len(place)))
+
+    def rank(field: str) -> tuple[int, int, str, int, str]:
+        """Return what a field is sorted by. A hash of a server has no order; and others may send more signals than a story has room for."""
+        subject, (head, _, number) = _subject(field), field.rpartition("#")
+        late = 2 if subject.startswith("u:") else int(field[0] == "g" and subject not in place)
+        return late, place.get(subject, len(place)), head, len(number), number
+
+    told = sorted((field for field in fields if field.partition(":")[0] in _TOLD), key=rank)
     left, kept = MOST_STORY_BYTES, dict[str, bytes | None]()
     for field in told:
         left -= len(field) + _EACH
@@ -137,7 +144,7 @@ _KINDS: Mapping[str, StepKind] = {
     "s": "step", "x": "step", "f": "first", "g": "signal", "gr": "signal", "z": "cut_off", "cancel": "cancel"
 }  # fmt: skip
 _TIMES: Mapping[str, StepKind] = {
-    "s:": "pause", "sleep#": "sleep", "sleep=": "sleep", "timeout#": "time_limit", "timeout=": "time_limit", "signal:": "wait"
+    "s:": "pause", "sleep#": "sleep", "sleep=": "sleep", "timeout#": "limit", "timeout=": "limit", "signal:": "wait"
 }  # fmt: skip
 
 
@@ -152,7 +159,7 @@ def _place(field: str) -> tuple[str, StepKind, str]:
         if what.startswith(begin) and (letter == "t" or kind == "wait"):
             return f"t:{what}", kind, what.removeprefix("s:").removeprefix("signal:")
     if what.startswith("u:"):
-        return f"c:{what}", "undo", what[2:].removeprefix("~").removeprefix("undo:")
+        return f"c:{what}", "undo", what[2:].removeprefix("~").removeprefix("undo%3A")
     return f"c:{what}", "call", what
 
 

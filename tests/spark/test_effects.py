@@ -109,7 +109,10 @@ STATUSES = ("completed", "rejected", "dead_lettered", "expired", "waits", "bad",
 
 
 def test_effects_are_those_of_the_same_join_in_pandas(spark: SparkSession) -> None:
-    """Random commands of each status have no effect, one, or several; some effects are of none of them, or have no id."""
+    """Random commands of each status have no effect, one, or several; some effects are of none of them, or have no id.
+
+    Rows without an id, and rows of one id, are where joins go wrong: datafold/data-diff#634 and #527, SQLMesh/sqlmesh#5007.
+    """
     random = Random(7)
     kinds = {f"{number:04}": random.choice(STATUSES) for number in range(400)}
     ids: list[str | None] = [each for each in kinds for _ in range(random.choice((0, 1, 1, 1, 2, 3)))]
@@ -119,7 +122,15 @@ def test_effects_are_those_of_the_same_join_in_pandas(spark: SparkSession) -> No
     outcomes = [outcome(each, at, "completed" if kind == "stranger" else kind) for at, (each, kind) in enumerate(kinds.items(), 1)
                 if kind in (*STATUSES[:4], "stranger")]  # fmt: skip
     statuses = statuses_of(
-        spark.createDataFrame([(each, 1) for each in kinds if each not in of["stranger"]], "command_id string, seq long"),
+        spark.createDataFrame(
+            [
+                *((each, 1) for each in kinds if each not in of["stranger"]),
+                (None, 1),
+                (None, 2),
+                *((each, 2) for each in of["gone"]),
+            ],
+            "command_id string, seq long",
+        ),
         spark.createDataFrame(outcomes, OUTCOME),
         spark.createDataFrame(
             [*((each, "invalid") for each in of["bad"]), *((each, "repaired") for each in of["mended"])],

@@ -165,15 +165,17 @@ def test_the_command_line_tells_the_steps() -> None:
     steps = (
         StoryStep("step", "charge#1", result={"cents": 5}),
         StoryStep("call", "Pay#1", is_open=True, command_id="c-2"),
+        StoryStep("step", "bytes#1", result=b"\xff"),
         StoryStep("sleep", "sleep#1", until_ms=1_700_000_000_000),
         StoryStep("step", "two#1", error="ValueError: no"),
         StoryStep("step", "secret#1", encrypted=True),
         StoryStep("left_out", "7 fields", cut=True),
     )
     entry = HistoryEntry("c-1", "Order", "order", "o-1", "completed", 1, "w", 1, 2, 3, None, None, None, (), steps)
-    assert [(name, str(value)) for name, value in _facts(entry)][-6:] == [
+    assert [(name, str(value)) for name, value in _facts(entry)][-7:] == [
         ("step", "charge#1  {'cents': 5}"),
         ("call", "Pay#1  not waited for"),
+        ("step", "bytes#1  b'\\xff'"),
         ("sleep", "sleep#1  until 2023-11-14 22:13:20Z"),
         ("step", "two#1  ValueError: no"),
         ("step", "secret#1  encrypted"),
@@ -181,4 +183,6 @@ def test_the_command_line_tells_the_steps() -> None:
     ]
     told = _data(entry)["steps"]
     assert told[0]["result"] == {"cents": 5}
-    assert (told[2]["until_at"], told[1]["command_id"]) == ("2023-11-14T22:13:20.000Z", "c-2")
+    assert {*told[2]} == {"kind", "name", "result", "error", "is_open", "command_id", "until_at", "cut", "encrypted"}
+    assert told[2]["result"], "also bytes have a form"
+    assert (told[3]["until_at"], told[1]["command_id"]) == ("2023-11-14T22:13:20.000Z", "c-2")

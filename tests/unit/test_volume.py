@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tests.unit.syntax import FILES, trees
 
 FILES_AT_MOST = 460
-TOKENS_AT_MOST = 542_100  # of code, without docstrings and comments
+TOKENS_AT_MOST = 542_200  # of code, without docstrings and comments
 PROTOCOLS_AT_MOST = 61
 NO_CODE = {
     tokenize.COMMENT,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus import CommandBus, CommandRejected, DurableContext, GiveUp, HandlerRegistry, History, HistoryEntry, Reject
+from command_bus.durable import run_tools
 from command_bus.serialization.story import MOST_STORY_BYTES, StoryStep
 from tests.conformance.conftest import Sandbox
 from tests.conformance.durable.durable_shop import Flow, Mirror, ParkedFlow, Refund, Reserve, Shop
@@ -198,7 +199,7 @@ async def test_calls_that_were_late_and_signals_that_did_not_fit(sandbox: Sandbo
     assert sorted(told(entry), key=str) == sorted(
         [
             ("call", "Reserve@stock:gate#1", late),
-            ("time_limit", "timeout=t", None),
+            ("limit", "timeout=t", None),
             ("cut_off", "signal:never#1~1", "cut off by t:timeout=t"),
             ("signal", "go#1", "left out: its value does not fit"),
             ("signal", "go#2", 7),
@@ -272,3 +273,52 @@ async def test_it_goes_on_where_no_worker_knows_the_command(sandbox: Sandbox, sh
             await bus.commands.signal("c-1", "go", 1)
             entry = await end_of(bus, "dead_lettered")
     assert sorted(told(entry)) == [("signal", "go#1", 1), ("step", "one#1", 1)]
+
+
+async def test_signals_that_nobody_takes_push_nothing_out(sandbox: Sandbox, shop: Shop) -> None:
+    """As histories of others fill up with events that nobody waits for: Azure/azure-functions-durable-extension#29."""
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        await context.step("one", lambda: 1)
+        await context.signal("go")
+        await context.step("two", lambda: 2)
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Flow(order="o-1"), command_id="c-1", history=KEPT)
+        await shop.suspended()
+        for number in range(30):
+            await bus.commands.signal("c-1", f"a-{number}", "x" * 4000)
+        await bus.commands.signal("c-1", "go", 1)
+        entry = await end_of(bus, "completed")
+    assert told(entry)[:3] == [("step", "one#1", 1), ("signal", "go#1", 1), ("step", "two#1", 2)]
+    cut = [each.cut for each in entry.steps or ()][3:]
+    assert cut == [False] * 16 + [True] * 14
+
+
+async def test_what_undoes_is_told_in_its_order(sandbox: Sandbox, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last run begins with what is stored, and has no handler."""
+    monkeypatch.setattr(run_tools, "LONG_LINGER", 0.05)
+    numbers = [7, 3, 12, *range(20, 60)]
+
+    @shop.script
+    async def order(context: DurableContext) -> Any:
+        for number in numbers:
+            await context.step("page", lambda: "x" * 100, key=str(number))
+        context.compensate(Refund(account="a-2"))
+        await context.call(Reserve(sku="s-9"), undo=Refund(account="a-9", fails=1))
+        context.compensate(Refund(account="a-5"))
+        raise Reject("no")
+
+    async with sandbox.bus() as bus, bus.worker():
+        await bus.dispatch(Flow(order="o-1"), command_id="c-1", history=KEPT)
+        await end_of(bus, "parked")
+        (letter,) = [each async for each in bus.dead_letters.list() if each.command_id == "c-1"]
+        await bus.dead_letters.replay(letter.id)
+        entry = await end_of(bus, "rejected")
+    story = told(entry)
+    assert [name for kind, name, _ in story if kind == "step"] == [f"page={number}" for number in sorted(numbers)]
+    undone = [(name, error is not None) for kind, name, error in story if kind == "undo"]
+    target = "Reserve@stock:s-9#1"
+    assert undone == [("Refund@account:a-5#1", False), (target, True), (f"{target}~2", False), ("Refund@account:a-2#1", False)]
+    assert [kind for kind, _, _ in story][-4:] == ["undo"] * 4
