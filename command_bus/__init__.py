@@ -128,6 +128,7 @@ if TYPE_CHECKING:
     from command_bus.scheduling.info import ScheduleInfo
     from command_bus.serialization.announcements import CommandInfo, WorkerInfo, WorkerStatus
     from command_bus.serialization.protection import PayloadCipher
+    from command_bus.serialization.story import StoryStep
     from command_bus.settings import BusSettings
     from command_bus.sync.bus import SyncCommandBus
     from command_bus.sync.parts import SyncEntityScope
@@ -255,6 +256,7 @@ __all__ = [
     "StepInfo",
     "StepMismatch",
     "StopReport",
+    "StoryStep",
     "SubscriptionInfo",
     "SuspensionInfo",
     "SyncCommandBus",
@@ -337,6 +339,7 @@ _HOMES = {
     "scheduling.info": "ScheduleInfo",
     "messages.schedule_specs": "Cron Every cron every",
     "serialization.protection": "PayloadCipher",
+    "serialization.story": "StoryStep",
     "settings": "BusSettings",
     "sync.bus": "SyncCommandBus",
     "worker.worker": "StopReport Worker",

@@ -23,6 +23,7 @@ from command_bus.serialization.limits import Undecodable
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.protection import readable_payload
 from command_bus.serialization.reply import reply_id
+from command_bus.serialization.story import StoryStep, story_of
 from command_bus.session import OnSession
 from command_bus.transport.records import StoredEnd
 
@@ -46,6 +47,7 @@ class HistoryEntry:
         error: What a caller would have got instead of a reply; or None. `BadResult` if the reply cannot be read here.
         payload: Its fields, if its history keeps the payload and this bus can read it; else None.
         others: Types and ids of its further entities, if it is a command of several.
+        steps: What it did as a durable command, if its history keeps that; else None.
     """
 
     command_id: str
@@ -62,6 +64,7 @@ class HistoryEntry:
     error: CommandBusError | None
     payload: dict[str, Any] | None
     others: tuple[tuple[str, str], ...] = ()
+    steps: tuple[StoryStep, ...] | None = None
 
     @property
     def settled_at(self) -> datetime:
@@ -222,6 +225,7 @@ class CommandHistory(OnSession):
             error,
             None if record.envelope is None else readable_payload(record.envelope, self._limits, self._session.protection),
             tuple(record.others),
+            None if (story := story_of(record, self._session.protection, self._limits)) is None else tuple(story),
         )
 
 

@@ -36,6 +36,7 @@ _DURATIONS = frozenset(
         "timeout",
     )
 )
+_VALUES = frozenset(("reply", "result"))  # of applications, which may be bytes
 _TIME = "_ms"
 _ARE_TIMES = ("at", "since")  # names that need no `_at`
 
@@ -62,7 +63,7 @@ def to_jsonable(value: Any) -> Any:
 
 
 def _object(pairs: Any) -> dict[str, Any]:
-    return dict(_member(name, value) for name, value in pairs if not isinstance(value, bytes))
+    return dict(_member(name, value) for name, value in pairs if name in _VALUES or not isinstance(value, bytes))
 
 
 def _member(name: str, value: Any) -> tuple[str, Any]:

@@ -100,6 +100,7 @@ async def _undo(run: DurableRun, undo: Undo) -> None:
     attempt = 1
     while f"{_FAILED}{undo.call_of(attempt)}" in run.fields:
         attempt += 1
+    run.names.used += [undo.call_of(each) for each in range(1, attempt + 1)]
     try:
         await Durable(UndoCall(run, undo, attempt))
     except (CommandOutcomeError, InvalidCommand) as error:

@@ -85,12 +85,17 @@ def refused_field(signal: str) -> str:
 
 
 class Names:
-    """Numbers what one run of a handler does under the same name."""
+    """Numbers what one run of a handler does under the same name.
+
+    Attributes:
+        used: The names that it gave, in this order.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._makers: dict[str, weakref.ref[asyncio.Task[Any]]] = {}
+        self.used: list[str] = []
 
     def numbered(self, name: str, key: str | None = None) -> str:
         """Return a name with its key, or with the number of its use in this run, from 1.
@@ -99,7 +104,8 @@ class Names:
             BadStep: The key cannot be one; or there is none, and another task has used the name: who is first would decide who has which number.
         """
         if key is not None:
-            return f"{name}={checked_name('key', key)}"
+            self.used.append(keyed := f"{name}={checked_name('key', key)}")
+            return keyed
         task = asyncio.current_task(self._loop)
         if task is not None and self._makers.setdefault(name, weakref.ref(task))() is not task:
             raise BadStep(
@@ -107,7 +113,8 @@ class Names:
                 "`context.…` in the handler itself and await what it returns in the tasks; of signals, wait in one task or give them two names"
             )
         self._counts[name] += 1
-        return f"{name}#{self._counts[name]}"
+        self.used.append(numbered := f"{name}#{self._counts[name]}")
+        return numbered
 
     def step(self, name: str, key: str | None) -> str:
         """Return the field of a step.

@@ -20,8 +20,12 @@ from command_bus.serialization.json_forms import json_form, read_json
 from command_bus.serialization.limits import PayloadLimits, Undecodable
 from command_bus.serialization.msgpack import unpack
 from command_bus.serialization.odd_values import pass_over
+from command_bus.serialization.outcome import OutcomeRecord
+from command_bus.serialization.reply import reply_id
 from command_bus.serialization.states import StateCodec
+from command_bus.serialization.story import story_of
 from command_bus.settings import BusSettings
+from command_bus.stream_ids import ms_of
 from command_bus.transport.mailboxes import mailbox_parts
 from command_bus.transport.ports.bulk import DispatchFacts
 from command_bus.transport.ports.kept_streams import KeptStream
@@ -182,3 +186,21 @@ def audit_row(entry: AuditEntry) -> Row:
     """Return a row of `audit`."""
     texts = (entry.who, entry.act, entry.target, entry.why, entry.outcome, entry.ref, entry.details)
     return (entry.at_ms, *(text or None for text in texts), entry.id)
+
+
+def step_rows(shard: int, entry: str, packed: bytes) -> list[Row]:
+    """Return the rows of `steps` of an end; none if it keeps no story, or cannot be read."""
+    try:
+        record = OutcomeRecord.unpack(packed)
+        steps = story_of(record, limits=LIMITS)
+    except Undecodable as error:
+        pass_over("history", entry, error)
+        return []
+    return [
+        (
+            reply_id(record.reply), record.name, record.entity_type, record.entity_id, record.status, ms_of(entry), number, step.kind, step.name,
+            None if step.result is None else json_text(step.result), step.error, step.is_open, step.command_id, step.until_ms, step.cut,
+            step.encrypted, shard, entry,
+        )
+        for number, step in enumerate(steps or (), 1)
+    ]  # fmt: skip

@@ -35,11 +35,17 @@ except ImportError as error:
         raise
     raise MissingExtra("command_bus.export needs pyarrow: pip install 'command-bus[export]'") from error
 
-Exported = Literal["history", "events", "audit", "letters"]
-"""Ends of commands, events of watched types, acts of operators, dead letters."""
+Exported = Literal["history", "steps", "events", "audit", "letters"]
+"""Ends of commands, steps of durable ones, events of watched types, acts of operators, dead letters."""
 
 _log = logging.getLogger("command_bus.export")
-VIEWS: Final[dict[str, View]] = {"history": "history", "events": "events", "audit": "audit", "letters": "deadLetters"}
+VIEWS: Final[dict[str, View]] = {
+    "history": "history",
+    "steps": "steps",
+    "events": "events",
+    "audit": "audit",
+    "letters": "deadLetters",
+}
 _AGAIN_MS: Final = 3_600_000
 """How far below the cursor is read again behind a failover or a restart."""
 

@@ -40,6 +40,7 @@ _OLD: Final = 4
 # What tells rows of one stream apart. The id alone does not: after a failover another entry may have it.
 _KEYS: dict[View, tuple[str, ...]] = {
     "history": ("entry", "command_id", "status", "attempt"),
+    "steps": ("entry", "command_id", "number"),
     "events": ("entry", "kind", "command_id", "attempt"),
     "audit": ("entry", "who", "act"),
     "deadLetters": ("id", "command_id"),

@@ -9,6 +9,7 @@
 | `dispatches` | dispatch that is remembered |
 | `states` | entity that has a state |
 | `history` | end of a command that has a history; several for one that was replayed |
+| `steps` | step of a durable command whose history keeps them |
 | `events` | event of a watched type |
 | `audit` | act of an operator, and a further one for what came of it |
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 from typing import Literal
 
 Kind = Literal["text", "int", "long", "real", "flag", "time"]
-View = Literal["outcomes", "deadLetters", "rejects", "entities", "dispatches", "states", "history", "events", "audit"]
+View = Literal["outcomes", "deadLetters", "rejects", "entities", "dispatches", "states", "history", "steps", "events", "audit"]
 
 COLUMNS: dict[View, dict[str, Kind]] = {
     "outcomes": {
@@ -54,6 +55,11 @@ COLUMNS: dict[View, dict[str, Kind]] = {
         "accepted_at": "time", "started_at": "time", "finished_at": "time", "fence": "long", "message": "text", "error_type": "text",
         "error_message": "text", "result": "text", "other": "text", "others": "text", "payload": "text", "encrypted": "flag", "shard": "int",
         "entry": "text",
+    },
+    "steps": {
+        "command_id": "text", "command": "text", "entity_type": "text", "entity": "text", "status": "text", "finished_at": "time", "number": "int",
+        "kind": "text", "name": "text", "result": "text", "error": "text", "is_open": "flag", "called": "text", "until": "time", "cut": "flag",
+        "encrypted": "flag", "shard": "int", "entry": "text",
     },
     "events": {
         "at": "time", "kind": "text", "entity_type": "text", "entity": "text", "scope": "text", "command_id": "text", "command": "text",

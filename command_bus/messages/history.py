@@ -24,6 +24,7 @@ class History:
         age: For how long: `"30 days"`, `"12 h"`, or a number of seconds.
         number: It is deleted once so many newer ones are in its shard.
         payload: Whether the command's payload is kept, too.
+        steps: Whether the steps, calls and waits of a durable command are kept, too, up to 64 KiB.
 
     Raises:
         InvalidSettings: There is no age, or no number, or one of them is not what it may be.
@@ -32,6 +33,7 @@ class History:
     age: str | float | None = None
     number: int | None = NUMBER_KEPT
     payload: bool = False
+    steps: bool = False
 
     def __post_init__(self) -> None:
         example = 'write History(age="30 days", number=100_000)'
@@ -45,7 +47,8 @@ class History:
             type(self.number) is int and 1 <= self.number <= MOST_KEPT,
             f"History(number={self.number!r}): a whole number from 1 to {MOST_KEPT:,}",
         )
-        require(type(self.payload) is bool, f"History(payload={self.payload!r}): True or False")
+        for name, keeps in (("payload", self.payload), ("steps", self.steps)):
+            require(type(keeps) is bool, f"History({name}={keeps!r}): True or False")
 
     @property
     def age_ms(self) -> int:

@@ -160,12 +160,22 @@ class KeptHistory(NamedTuple):
     Attributes:
         age_ms: For how long the end is kept.
         number: Among how many others of its shard.
-        payload: 1 if the command's payload is kept, too.
+        beside: 1 if the command's payload is kept, too; 2 if the steps of a durable one are; 3 if both are.
     """
 
     age_ms: int
     number: int
-    payload: int = 0
+    beside: int = 0
+
+    @property
+    def payload(self) -> bool:
+        """Whether the command's payload is kept."""
+        return bool(self.beside & 1)
+
+    @property
+    def steps(self) -> bool:
+        """Whether the steps of a durable command are kept."""
+        return bool(self.beside & 2)
 
     @property
     def bounds(self) -> str:
@@ -174,13 +184,14 @@ class KeptHistory(NamedTuple):
 
 
 def _packed_history(history: History) -> list[Any]:
-    return [history.age_ms, history.number, *([1] if history.payload else [])]
+    beside = history.payload | history.steps << 1
+    return [history.age_ms, history.number, *([beside] if beside else [])]
 
 
 def _is_history(value: Any) -> bool:
     if type(value) is not list or len(value) not in (2, 3) or not all(type(each) is int for each in value):
         return False
-    return 1 <= value[0] <= LONGEST * 1000 and 1 <= value[1] <= MOST_KEPT and value[2:] in ([], [1])
+    return 1 <= value[0] <= LONGEST * 1000 and 1 <= value[1] <= MOST_KEPT and value[2:] in ([], [1], [2], [3])
 
 
 def _are_entities(value: Any, most: int = MOST_ENTITIES - 1) -> bool:

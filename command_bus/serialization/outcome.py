@@ -2,8 +2,8 @@
 
     [version, status, name, entity_type, entity_id, attempt, worker, accepted_ms, first_started_ms, fence, message, reply, other?]
 
-Behind these may stand, in the history alone: the command's envelope, without what is for its caller alone, where payloads are kept; and the
-further entities of one of several, `[[type, id], …]`.
+Behind these may stand, in the history alone: the command's envelope, without what is for its caller alone, where payloads are kept; the
+further entities of one of several, `[[type, id], …]`; and of a durable one its story, a map (see `story.py`).
 
 The reply is the record that a caller would have got (see `reply`); it holds the command id. The time of settling is the entry's id. The
 scripts write `folded` and `superseded` (`lua/shared/unstarted.lua`), with the other command's id at the end.
@@ -42,6 +42,7 @@ class OutcomeRecord:
         other: The id of the command that it was folded into, or that took its place; empty for other statuses.
         envelope: With the payload, if that is kept; else None.
         others: Types and ids of its further entities.
+        story: What it did, if that is kept; else None.
     """
 
     status: Status
@@ -58,6 +59,7 @@ class OutcomeRecord:
     other: str = ""
     envelope: bytes | None = None
     others: Sequence[tuple[str, str]] = ()
+    story: Mapping[str, Any] | None = None
 
     def pack(self) -> bytes:
         """Return the record's bytes."""
@@ -67,6 +69,7 @@ class OutcomeRecord:
                 self.accepted_ms, self.first_started_ms, self.fence, self.message, self.reply,
                 *(() if self.envelope is None else (self.envelope,)),
                 *((self.others,) if self.others else ()),
+                *(() if self.story is None else (self.story,)),
             )
         )  # fmt: skip
         return data
@@ -97,6 +100,8 @@ def _further(value: Any) -> tuple[str, Any] | None:
     """Return the field that stands behind the others of a record, and its value; None of one that only a later release knows."""
     if type(value) is list and all(type(each) is list and [*map(type, each)] == [str, str] for each in value):
         return "others", tuple(map(tuple, value))
+    if type(value) is dict:
+        return ("story", value) if type(value.get("f")) is dict else None
     return ("envelope", value) if type(value) is bytes else ("other", value) if type(value) is str else None
 
 

@@ -30,7 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_NUMBER = 19  # digits, as Spark's own have at most
 _SHOWN = 200  # characters of a value
 # What Spark adds by itself.
-_KEPT: tuple[View, ...] = ("outcomes", "history", "events", "audit")  # in streams that grow at one end
+_KEPT: tuple[View, ...] = ("outcomes", "history", "steps", "events", "audit")  # in streams that grow at one end
 _SPARKS_OWN = frozenset({"checkpointlocation", "path", "queryname"})
 
 
@@ -295,7 +295,7 @@ class ReadOptions:
     Attributes:
         url: The server; default `COMMAND_BUS_URL`, `REDIS_URL`.
         namespace: Prefix of all keys.
-        view: `outcomes`, `deadLetters`, `rejects`, `entities`, `dispatches`, `states`, `history`, `events` or `audit`.
+        view: `outcomes`, `deadLetters`, `rejects`, `entities`, `dispatches`, `states`, `history`, `steps`, `events` or `audit`.
         command: For the history: only ends of this command, `module:Class` or a wire name that workers have announced, with its `payload` and
             `result` as structs.
         dispatch_id: The dispatch to read; None reads all that are remembered.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -11,6 +12,7 @@ from command_bus.serialization.envelope_options import COMPRESSION, DURABLE, HIS
 from command_bus.serialization.limits import ZLIB
 from command_bus.serialization.outcome import OutcomeRecord, Status
 from command_bus.serialization.reply import Outcome, pack_reply
+from command_bus.serialization.story import packed_story
 from command_bus.settings import BusSettings
 from command_bus.transport.marks import accepted_ms, is_marked, settled_mark
 from command_bus.transport.steps import NO_SETTLEMENT, ChildOutcome, Settlement, Started
@@ -163,8 +165,33 @@ def _side_after(status: Status) -> Literal["", "ends", "kept"]:
 
 def history_text(bounds: str, command_id: str, record: OutcomeRecord) -> bytes:
     """Return an outcome as the scripts take it for the history (see `lua/shared/outcomes.lua`)."""
+    return _history_head(bounds, command_id) + record.pack()
+
+
+def _history_head(bounds: str, command_id: str) -> bytes:
     name = command_id.encode()
-    return b"%s:%d:%s%s" % (bounds.encode(), len(name), name, record.pack())
+    return b"%s:%d:%s" % (bounds.encode(), len(name), name)
+
+
+def with_story(
+    left: Settlement, envelope: WireEnvelope, fields: Mapping[str, bytes], order: Iterable[str], mailbox: str
+) -> Settlement:
+    """Return a settlement whose end in the history has the story of a durable command, if that is kept.
+
+    Args:
+        left: As it is without.
+        envelope: The command.
+        fields: Its side record.
+        order: Names of what its last run did.
+        mailbox: The place where it waited.
+    """
+    kept = HISTORY.of(envelope.options)
+    if kept is None or not kept.steps or left.dispatch or not left.outcome:
+        return left
+    head = _history_head(kept.bounds, envelope.dispatched_id)
+    sealed_at = (mailbox, envelope.command_id) if envelope.flags & ENCRYPTED else None
+    record = OutcomeRecord.unpack(left.outcome.removeprefix(head))
+    return replace(left, outcome=head + replace(record, story=packed_story(fields, order, sealed_at)).pack())
 
 
 def _in_history(envelope: WireEnvelope, kept: KeptHistory, record: OutcomeRecord, letter: DeadLetterRecord | None) -> bytes:

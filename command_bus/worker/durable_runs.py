@@ -22,6 +22,7 @@ from command_bus.serialization.protection import Protection
 from command_bus.settings import BusSettings
 from command_bus.transport.marks import reply_in
 from command_bus.transport.ports.durable import SideRecords
+from command_bus.transport.retention import with_story
 from command_bus.transport.steps import GIVE_BACK_UNCOUNTED, Cause, DeadLetterStep, Done, GiveBack, Lease, Park, Started, Step
 from command_bus.worker.decisions import Decisions, partial_envelope
 from command_bus.worker.reports import LOGGED, RunReports
@@ -74,15 +75,20 @@ class DurableRuns:
         run.durable = durable = DurableRun(tools, lease, command_id, run.started, fields, task)
         return durable
 
-    async def unsettled(self, lease: Lease, started: Started, step: DeadLetterStep | Park) -> Park | Runnable | None:
-        """Return how a command goes on that a worker gives up because it cannot run its handler, if something is to be undone; else None.
+    async def unsettled(self, lease: Lease, started: Started, step: DeadLetterStep | Park) -> DeadLetterStep | Park | Runnable:
+        """Return how a command goes on that a worker gives up because it cannot run its handler: otherwise, if something is to be undone.
 
         It is parked: nothing is undone before somebody has seen it. Where it ends already, this worker undoes what it did: that is stored as it is
         sent, so no handler of the command is needed.
         """
         fields = await self.records.read(lease, step.left.command_id) if step.left.command_id else {}
-        if fields.get(MESSAGE) != started.message.encode() or not any(name.startswith(UNDO) for name in fields):
-            return None
+        if fields.get(MESSAGE) != started.message.encode():
+            return step
+        with suppress(Undecodable):
+            envelope = unpack_envelope(started.envelope or b"", self._limits)
+            step = replace(step, left=with_story(step.left, envelope, fields, (), lease.mailbox))
+        if not any(name.startswith(UNDO) for name in fields):
+            return step
         if ENDING in fields:
             try:
                 envelope = unpack_envelope(started.envelope or b"", self._limits)
@@ -90,7 +96,7 @@ class DurableRuns:
                 envelope = partial_envelope(error)
             return Runnable(envelope, started, NO_HANDLER, None, self._unknown)
         if isinstance(step, Park):
-            return None
+            return step
         left = replace(step.left, side="", waits_ms=0)
         if not step.left.side:  # it was read in part only: its mark says that it waits here, and is left as it is
             left = replace(left, mark=b"", mark_ms=0)
@@ -133,6 +139,13 @@ class DurableRuns:
         )
 
     async def end(self, run: Runnable, durable: DurableRun, step: Step | None) -> Step | None:
+        """Return how a command ends, as `_end`, with its story where that is kept."""
+        step = await (self.compensated(run, durable) if is_compensating(durable) else self._end(run, durable, step))
+        if not isinstance(step, Done | DeadLetterStep | Park):
+            return step
+        return replace(step, left=with_story(step.left, run.envelope, durable.fields, durable.names.used, durable.lease.mailbox))
+
+    async def _end(self, run: Runnable, durable: DurableRun, step: Step | None) -> Step | None:
         """Return how a command ends: suspended, as it is, or once it is compensated; None if another worker has its lease."""
         if isinstance(step, Done) and step.status == "completed":
             return step
@@ -145,14 +158,13 @@ class DurableRuns:
             return GIVE_BACK_UNCOUNTED  # a deploy takes no attempt from a wait
         if not isinstance(step, Done | DeadLetterStep):
             return step
-        if not is_compensating(durable):
-            if not has_to_compensate(durable):
-                return step
-            durable.suspension = None
-            try:
-                await note_ending(durable, _ending_of(step))
-            except RunLost:
-                return None
+        if not has_to_compensate(durable):
+            return step
+        durable.suspension = None
+        try:
+            await note_ending(durable, _ending_of(step))
+        except RunLost:
+            return None
         return await self.compensated(run, durable)
 
     async def compensated(self, run: Runnable, durable: DurableRun) -> Step | None:

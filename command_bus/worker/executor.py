@@ -264,7 +264,7 @@ class Executor:
             if mono() >= lease.deadline:  # reading what is stored took too long
                 return GIVE_BACK_UNCOUNTED
             if is_compensating(durable):
-                return await self.durable.compensated(run, durable)
+                return await self.durable.end(run, durable, None)
             step = self.decisions.exhausted(run)
             if step is None:
                 result = await self._ran(lease, run, task)
@@ -285,7 +285,7 @@ class Executor:
         step = await self.offers.left(started, read) if isinstance(read, Offer | Behind) else read
         if started.is_first or not isinstance(step, DeadLetterStep | Park):
             return step
-        return await self.durable.unsettled(lease, started, step) or step
+        return await self.durable.unsettled(lease, started, step)
 
     def _left(self, run: Runnable, why: Suspend | GiveBack) -> Step:
         """Return the step of a run that has ended before its handler did: its command waits, or another worker goes on with it."""

@@ -426,6 +426,10 @@ class ListOperatorSide:
         raise UnsuitableServer("this transport has no events")
 
     @property
+    def kept(self) -> NoReturn:
+        raise UnsuitableServer("this transport keeps no streams")
+
+    @property
     def history(self) -> NoReturn:
         raise UnsuitableServer("this transport keeps no history")
 

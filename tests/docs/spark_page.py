@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from command_bus.errors import InvalidSettings
-from command_bus.spark.options import ReadOptions, View, WriteOptions
+from command_bus.export.views import View
+from command_bus.spark.options import ReadOptions, WriteOptions
 
 __all__ = ["PAGE", "known", "rendered"]
 
@@ -76,6 +77,8 @@ _ROWS: dict[View, str] = {
     "states": "A row for each entity that has a [state](../state.md), of all types or of `entityType`, as it is when a task reads it.",
     "history": "A row for each end of a command that has a [history](../history.md); several for one that was replayed: the last by "
     "`finished_at` counts. It needs the rights of an operator. It can be read as a stream.",
+    "steps": "A row for each step, call, wait … of a durable command, once it has ended, if its history keeps them "
+    "([`steps=True`](../history.md#what-a-durable-command-did)). It needs the rights of an operator. It can be read as a stream.",
     "events": "A row for each [event](../events.md) of a watched type, as long as it is kept. It needs the rights of an operator. It can be "
     "read as a stream.",
     "audit": "A row for each act of an operator that the audit log keeps, and a further one for what came of it. It needs the rights of an "
@@ -202,6 +205,26 @@ _MEANING: dict[View, dict[str, str]] = {
         "encrypted": "whether its result or its payload is encrypted, and so NULL",
         "shard": "the shard of its entity",
         "entry": "the id of this end within the shard; later ones are greater",
+    },
+    "steps": {
+        "command_id": "the durable command",
+        "command": _NAME,
+        "entity_type": _TYPE,
+        "entity": _ENTITY,
+        "status": "how the command ended",
+        "finished_at": "when the command ended, by the server's clock",
+        "number": "its place in the story, from 1",
+        "kind": "`step`, `call`, `undo`, `sleep`, `pause`, `limit`, `wait`, `signal`, `first`, `cut_off`, `cancel`, `left_out`",
+        "name": "its name with its number or key, as `charge#1`",
+        "result": "what came of it, as JSON",
+        "error": "how it failed",
+        "is_open": "whether no end of it is stored",
+        "called": "the command that was called",
+        "until": "when its time was over",
+        "cut": "whether its value had no room",
+        "encrypted": "whether its value is encrypted, and so NULL",
+        "shard": "the shard of its entity",
+        "entry": "the id of the end in `history`",
     },
     "events": {
         "at": "when, by the server's clock",

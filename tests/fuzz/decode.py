@@ -91,6 +91,7 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
     from pydantic import Field
 
     from command_bus import BusSettings, Command, CommandBusError, EntityId, InvalidCommand
+    from command_bus.admin.json_data import to_jsonable
     from command_bus.cli.codegen.clients import generate_clients, schema_document
     from command_bus.cli.output import to_json
     from command_bus.handlers.handler import Handler
@@ -106,6 +107,7 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
     from command_bus.serialization.protection import Protection
     from command_bus.serialization.reply import raise_or_value, reply_id, unpack_reply
     from command_bus.serialization.schema_check import schema_problems
+    from command_bus.serialization.story import story_of
     from command_bus.transport.steps import Started
     from command_bus.worker.decisions import Decisions
 
@@ -167,6 +169,7 @@ def readers() -> dict[str, Callable[[bytes], Any]]:
         "reply": only(reply, Undecodable, CommandBusError),
         "dead letter": only(DeadLetterRecord.unpack, Undecodable),
         "outcome": only(OutcomeRecord.unpack, Undecodable),
+        "story": only(lambda data: to_json(to_jsonable(story_of(data))), Undecodable),
         "delivery": delivery,
         "announcement": announcement,
         "worker": read_worker,
@@ -209,7 +212,7 @@ def _records(only: Callable[..., Callable[[bytes], Any]]) -> dict[str, Callable[
         "schedule": lambda data: ScheduleRecord.unpack("tick", data),
         "exported schedule": only(lambda data: read_line(1, data.decode(errors="surrogateescape")), InvalidSettings),
         "trend": trends._point,
-        "audit entry": lambda data: audit._entry("1-1", data),
+        "audit entry": lambda data: audit.audit_entry("1-1", data),
         "cursor": only(lambda data: entities._read_cursor(data.decode("latin-1"), "age"), InvalidSettings),
         "decoded cursor": only(
             lambda data: entities._read_cursor(base64.urlsafe_b64encode(data).decode(), "age"), InvalidSettings
@@ -239,6 +242,7 @@ def seeds() -> list[bytes]:
     from command_bus.serialization.msgpack import pack
     from command_bus.serialization.outcome import OutcomeRecord
     from command_bus.serialization.reply import Completed, Failed, Rejected, pack_reply
+    from command_bus.serialization.story import packed_story
     from command_bus.transport.interrupts import Interrupt
     from command_bus.transport.steps import FollowUp
     from command_bus.webhooks.record import PumpState, WebhookRecord
@@ -251,6 +255,14 @@ def seeds() -> list[bytes]:
     payload = pack({"box": "a", "values": [1, 2], "nested": {"a": {"b": {1}}}})
     large = pack({"box": "a", "values": [7] * 200})
     reply = pack_reply("c-1", Completed(pack({"a": 1})))
+    side = {
+        "s:a#1": bytes(8) + payload,
+        "x:b#1~1~1": bytes(8) + pack(["m", "E", ["no"], {}, []]),
+        "t:sleep#1": b"1",
+        "f:first#1": b"a",
+    }
+    side |= {"c:Fuzzed#1": bytes(8) + b"c-2|box:b", "o:Fuzzed#1": reply, "g:go#1": pack(1), "o:signal:go#2": b"", "z:a~1": b"7"}
+    stories = [packed_story(side, (), sealed_at) for sealed_at in (None, ("box:a", "c-1"))]
     schedule = ScheduleRecord("tick", b"t", every(30), SchedulePolicy(), 1, False, "i", 1, 0, 30_000)
     webhook = WebhookRecord("hook", "https://a.example", ("completed",), ("box",), ("whsec_a",), 5.0, False, False, (1.0,), 1)
     return [
@@ -281,6 +293,7 @@ def seeds() -> list[bytes]:
         pack({"box": "a", "ids": [UUID(int=5 + step * (2**61 - 1)) for step in range(40)]}),
         DeadLetterRecord(reason="failed", headers={"a": "b"}).pack(),
         OutcomeRecord("completed", "Fuzzed", "box", "a", 1, "w", 1, 1, 1, "1-1", reply).pack(),
+        *(OutcomeRecord("completed", "Fuzzed", "box", "a", 1, "w", 1, 1, 1, "1-1", reply, story=each).pack() for each in stories),
     ]
 
 

@@ -125,7 +125,7 @@ async def test_what_was_deleted_unread_is_told_once(bus: CommandBus, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("histories",), "is not one of 'history', 'events', 'audit', 'letters'"),
+        (("histories",), "is not one of 'history', 'steps', 'events', 'audit', 'letters'"),
         (("history", "--rows", "0"), "Invalid value for '--rows'"),
         (("history", "--every", "soon"), "is no duration"),
         (("history", "--since", "lunch"), "is no age"),

@@ -7,7 +7,17 @@ from typing import Any, get_args
 
 import pytest
 
-from command_bus import BusSettings, Command, EntityId, EntityPolicy, History, InvalidSettings, RegistrationError
+from command_bus import (
+    BusSettings,
+    Command,
+    EntityId,
+    EntityPolicy,
+    History,
+    HistoryEntry,
+    InvalidSettings,
+    RegistrationError,
+    StoryStep,
+)
 from command_bus.messages.history import history_of
 from command_bus.serialization.envelope_options import HISTORY
 from command_bus.serialization.msgpack import pack
@@ -93,19 +103,34 @@ def test_a_class_inherits_it_and_may_switch_it_off() -> None:
     assert (Same.spec().history, Without.spec().history) == ("1 h", False)
 
 
-@pytest.mark.parametrize("history", [History("1 h"), History(0.001, 1), History(1_000_000_000, 1_000_000_000, payload=True)])
+@pytest.mark.parametrize(
+    "history",
+    [
+        History("1 h"),
+        History(0.001, 1),
+        History(1_000_000_000, 1_000_000_000, payload=True),
+        History("1 h", steps=True),
+        History("1 h", payload=True, steps=True),
+    ],
+)
 def test_it_travels_as_an_option(history: History) -> None:
     option = HISTORY.pack(history)
     assert HISTORY.check(option)
     kept = HISTORY.of({"h": option})
     assert kept is not None
-    assert kept == (history.age_ms, history.number, int(history.payload))
+    assert (kept.age_ms, kept.number, kept.payload, kept.steps) == (
+        history.age_ms,
+        history.number,
+        history.payload,
+        history.steps,
+    )
     stander = Stander("1-0", 0, 0, True, "in box", "Name", "c-1", history=kept.bounds)
     assert Stander.parse(b"1-0|||" + stander.names.encode()) == stander
 
 
 @pytest.mark.parametrize(
-    "value", [None, [], [1], [1, 2, 3], [0, 1], [1, 0], [1, True], [1, "2"], [1, 2, 1, 1], [10**13, 1], [1, 10**10], "h"]
+    "value",
+    [None, [], [1], [1, 2, 0], [1, 2, 4], [0, 1], [1, 0], [1, True], [1, "2"], [1, 2, 1, 1], [10**13, 1], [1, 10**10], "h"],
 )
 def test_other_values_are_no_history(value: Any) -> None:
     assert not HISTORY.check(value)
@@ -122,6 +147,8 @@ def test_a_record_has_an_envelope_or_none() -> None:
         assert OutcomeRecord.unpack(of_several.pack()) == of_several
         with_digest = bytes((of_several.pack()[0] + 1,)) + of_several.pack()[1:] + pack({"digest": bytes(8)})
         assert OutcomeRecord.unpack(with_digest) == of_several, "the map that is kept for a later release"
+        with_story = replace(of_several, story={"f": {"s:one#1": b"12345678\x01"}})
+        assert OutcomeRecord.unpack(with_story.pack()) == with_story
     odd = b"\x9e" + record.pack()[1:] + pack([["t", 1]]) + pack({})
     assert OutcomeRecord.unpack(odd) == record, "what only a later release knows"
 
@@ -131,3 +158,33 @@ def test_the_command_line_has_every_status() -> None:
     from command_bus.cli.commands.history import EndStatus
 
     assert {str(each) for each in EndStatus} == set(get_args(Status))
+
+
+def test_the_command_line_tells_the_steps() -> None:
+    pytest.importorskip("typer")
+    from command_bus.cli.commands.history import _data, _facts
+
+    steps = (
+        StoryStep("step", "charge#1", result={"cents": 5}),
+        StoryStep("call", "Pay#1", is_open=True, command_id="c-2"),
+        StoryStep("step", "bytes#1", result=b"\xff"),
+        StoryStep("sleep", "sleep#1", until_ms=1_700_000_000_000),
+        StoryStep("step", "two#1", error="ValueError: no"),
+        StoryStep("step", "secret#1", encrypted=True),
+        StoryStep("left_out", "7 fields", cut=True),
+    )
+    entry = HistoryEntry("c-1", "Order", "order", "o-1", "completed", 1, "w", 1, 2, 3, None, None, None, (), steps)
+    assert [(name, str(value)) for name, value in _facts(entry)][-7:] == [
+        ("step", "charge#1  {'cents': 5}"),
+        ("call", "Pay#1  not waited for"),
+        ("step", "bytes#1  b'\\xff'"),
+        ("sleep", "sleep#1  until 2023-11-14 22:13:20Z"),
+        ("step", "two#1  ValueError: no"),
+        ("step", "secret#1  encrypted"),
+        ("left_out", "7 fields  (too large to be kept)"),
+    ]
+    told = _data(entry)["steps"]
+    assert told[0]["result"] == {"cents": 5}
+    assert {*told[2]} == {"kind", "name", "result", "error", "is_open", "command_id", "until_at", "cut", "encrypted"}
+    assert told[2]["result"], "also bytes have a form"
+    assert (told[3]["until_at"], told[1]["command_id"]) == ("2023-11-14T22:13:20.000Z", "c-2")

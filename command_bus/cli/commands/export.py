@@ -30,6 +30,7 @@ class View(StrEnum):
     """The views that can be exported."""
 
     HISTORY = "history"
+    STEPS = "steps"
     EVENTS = "events"
     AUDIT = "audit"
     LETTERS = "letters"
@@ -64,7 +65,7 @@ def export(
     log_format: Format = LogFormat.TEXT,
     target: Target,
 ) -> Answer:
-    """Write ends of commands with a history, events of watched types, acts of operators and dead letters into files, each row once.
+    """Write ends of commands, steps of durable ones, events of watched types, acts of operators and dead letters into files, each row once.
 
     Run it again, or after a kill: it goes on where the last file ends. The server keeps what its histories say; the files keep the rest.
 

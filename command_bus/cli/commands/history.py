@@ -13,12 +13,13 @@ from command_bus.admin.json_data import to_jsonable
 from command_bus.cli.completion import command_names, entity_types
 from command_bus.cli.connection import on_bus
 from command_bus.cli.options import Answer, Limit, Target, command_group, with_target
-from command_bus.cli.output import format_table, format_time_and_age
+from command_bus.cli.output import format_table, format_time, format_time_and_age
 from command_bus.cli.terminal import ExitCode, format_value, print_error, usage_error
 from command_bus.cli.times import parse_time
 
 if TYPE_CHECKING:
     from command_bus.admin.history import HistoryEntry, HistoryPage
+    from command_bus.serialization.story import StoryStep
 
 history = command_group("Ends of commands with a history: show, search.")
 
@@ -125,7 +126,17 @@ def _facts(entry: HistoryEntry) -> list[tuple[str, Any]]:
     facts += [(name, format_time_and_age(ms)) for name, ms in times if ms]
     facts += [("attempts", entry.attempts), ("worker", entry.worker or "-")]
     facts.append(("reply", format_value(entry.reply)) if entry.error is None else ("error", entry.error))
-    return facts if entry.payload is None else [*facts, ("payload", format_value(entry.payload))]
+    facts += [] if entry.payload is None else [("payload", format_value(entry.payload))]
+    return [*facts, *((step.kind, _told(step)) for step in entry.steps or ())]
+
+
+def _told(step: StoryStep) -> str:
+    """Return what is known of a step, in a line."""
+    until = f"until {format_time(step.until_ms)}" if step.until_ms else ""
+    value = "encrypted" if step.encrypted else "(too large to be kept)" if step.cut else step.error
+    if value is None:
+        value = until if step.result is None and until else "not waited for" if step.is_open else format_value(step.result)
+    return f"{step.name}  {value}"
 
 
 def _data(entry: HistoryEntry) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class BatchReader(DataSourceReader):
         """Return the part that each task reads."""
         with without_spark_frames():
             match self._plan.options.view:
-                case "outcomes" | "history" | "events" | "audit":
+                case "outcomes" | "history" | "steps" | "events" | "audit":
                     return self._plan.tasks(self._spans())
                 case "deadLetters":
                     return list(self._dead_letter_partitions())

@@ -29,6 +29,7 @@ _log = logging.getLogger("command_bus.spark")
 _KEPT: dict[View, tuple[str, str]] = {
     "outcomes": ("outcomes", "outcomes, maxOutcomes"),
     "history": ("ends", "age and number of the history"),
+    "steps": ("ends", "age and number of the history"),
     "events": ("events", "kept, of bus.events.watch"),
     "audit": ("acts", "ten thousand are kept: read it more often"),
 }

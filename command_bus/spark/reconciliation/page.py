@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 
 from command_bus.spark.reconciliation.charts import bar_chart, histogram, rate_chart, short_duration, short_number, stacked_bar
-from command_bus.spark.reconciliation.verdict import EFFECT_FLAGS, FLAGS, STATUSES, WRONG, Verdict
+from command_bus.spark.reconciliation.verdict import EFFECTS, FLAGS, STATUSES, WRONG, Verdict
 from command_bus.transport.ports.bulk import DispatchFacts
 
 _COLOURS = {
@@ -48,6 +48,8 @@ _MEANING = {
     "effect_missing": "completed, and has no effect: must be none",
     "effect_twice": "more than one effect: must be none",
     "effect_unexpected": "an effect of a command that did not complete: must be none",
+    "effect_early": "pending, and has an effect: it commits before the outcome is stored",
+    "effect_unasked": "effects of none of these commands, as of other dispatches",
 }
 _PER_DECADE = 8
 _LONGEST = 300  # characters of a cell
@@ -195,7 +197,7 @@ def _tiles(page: Page) -> Iterator[tuple[str, str]]:
 
 
 def _names(verdict: Verdict) -> list[str]:
-    return [name for name in (*STATUSES, *FLAGS, "effects", *EFFECT_FLAGS) if name in verdict.counts]
+    return [name for name in (*STATUSES, *FLAGS, *EFFECTS) if name in verdict.counts]
 
 
 def _is_left_out(verdict: Verdict, name: str) -> bool:
@@ -207,7 +209,7 @@ def _count(verdict: Verdict, name: str) -> dict[str, Any]:
     """Return a row of the counts."""
     count = verdict.counts[name]
     style = "alarm" if count and name in WRONG else "" if count else "none"
-    colour = _COLOURS.get(name, "good" if name == "effects" else "bad")
+    colour = _COLOURS.get(name, "bad" if name in WRONG else "good" if name == "effects" else "open")
     return {"name": _words(name), "count": f"{count:,}", "meaning": _MEANING[name], "style": style, "colour": colour}
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import IntegralType, StringType
 
 from command_bus.clock import mono
 from command_bus.errors import InvalidSettings, NotReconciled
@@ -30,7 +31,7 @@ from command_bus.spark.reconciliation.chart_data import chart_data
 from command_bus.spark.reconciliation.dispatch_state import DispatchState, await_settled, commands_in_mailboxes
 from command_bus.spark.reconciliation.page import Page, write_page
 from command_bus.spark.reconciliation.statuses import command_count, entry_order, out_of_order, statuses_of, with_effects
-from command_bus.spark.reconciliation.verdict import EFFECT_FLAGS, FLAGS, STATUSES, Tally, Verdict
+from command_bus.spark.reconciliation.verdict import EFFECT_FLAGS, EFFECTS, FLAGS, STATUSES, Tally, Verdict
 from command_bus.spark.report import DispatchReport
 from command_bus.spark.source import register
 from command_bus.spark.target import Target
@@ -41,7 +42,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _log = logging.getLogger("command_bus.spark")
-_ROWS = ("pending", "forgotten", "missing", "dropped")  # statuses without an outcome or reject, so that texts come from the rows
+_ROWS = (
+    "pending",
+    "forgotten",
+    "missing",
+    "dropped",
+    "effect_early",
+)  # statuses without an outcome or reject, so that texts come from the rows
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,8 @@ class Dispatched:
                 f"the rows have no column 'command_id' (see command_bus.spark.command_id); {there_are(self.commands.columns)}"
             )
         check_named_once(self.commands, ["command_id"])
-        if self.effects is not None and "command_id" not in self.effects.columns:
-            raise InvalidSettings(f"the effects have no column 'command_id'; {there_are(self.effects.columns)}")
+        if self.effects is not None:
+            _check_effects(self.effects)
         check_order(self.commands, self.order_by)
         if self.entity_column is not None:
             entity_text(self.commands, self.entity_column)
@@ -82,6 +89,22 @@ class Dispatched:
         return DispatchState.read(self.target, self.dispatch_id, is_empty=self.is_empty)
 
 
+def _check_effects(effects: DataFrame) -> None:
+    """Check that effects have ids of commands, as text.
+
+    Raises:
+        InvalidSettings: They have not.
+    """
+    if "command_id" not in effects.columns:
+        raise InvalidSettings(f"the effects have no column 'command_id'; {there_are(effects.columns)}")
+    check_named_once(effects, ["command_id"])
+    kind = effects.schema["command_id"].dataType
+    if not isinstance(kind, StringType | IntegralType):
+        raise InvalidSettings(
+            f"the column 'command_id' of the effects is of type {kind.simpleString()}: select it as the text of the command's id"
+        )
+
+
 @dataclass(frozen=True)
 class Reconciliation:
     """The status of each command of a dispatch at one moment. Spark keeps it as long as this object lives.
@@ -92,6 +115,7 @@ class Reconciliation:
         before: The state of the dispatch when the reconciliation began.
         statuses: One row per command id: `status`, `duplicated`, and the times when it ran.
         late: The `command_id` of each command that is out of order, and `why`.
+        unasked: The `command_id` of each effect of none of these commands, and how many `effects` it has; None without effects.
         seconds: How long the reconciliation took.
     """
 
@@ -100,13 +124,15 @@ class Reconciliation:
     before: DispatchState = field(repr=False)
     statuses: DataFrame = field(repr=False)
     late: DataFrame = field(repr=False)
+    unasked: DataFrame | None = field(default=None, repr=False)
     seconds: float = 0.0
 
     @property
     def counts(self) -> dict[str, int]:
         """Commands (distinct ids) by status, and how many of them are `duplicated` or `out_of_order`.
 
-        With effects also: `effects`, and the commands with `effect_missing`, `effect_twice`, `effect_unexpected`.
+        With effects also: `effects`, the commands with `effect_missing`, `effect_twice`, `effect_unexpected` and `effect_early`, and the
+        effects that are `effect_unasked`.
         """
         return dict(self.verdict.counts)
 
@@ -128,7 +154,7 @@ class Reconciliation:
     def __str__(self) -> str:
         counts = self.verdict.counts
         shown = [name for name in STATUSES if counts[name] or name in ("completed", "pending", "missing")]
-        shown += [name for name in (*FLAGS, "effects", *EFFECT_FLAGS) if name in counts]
+        shown += [name for name in (*FLAGS, *EFFECTS) if name in counts]
         longest = max(map(len, shown))
         width = max(len(f"{count:,}") for count in counts.values())
         lines = [f"dispatch {self.dispatched.dispatch_id!r}, {self.verdict.total:,} commands; {self.verdict}"]
@@ -160,7 +186,9 @@ class Reconciliation:
         shown = F.when(F.col("status") == "untraced", self.verdict.untraced_as).otherwise(F.col("status"))
         times = (F.timestamp_millis(f"{when}_ms").alias(f"{when}_at") for when in ("accepted", "started", "finished"))
         base = self.statuses.withColumn("status", shown)
-        by_column = ("duplicated", *EFFECT_FLAGS)
+        if name == "effect_unasked" and self.unasked is not None:
+            return self._with_fences(self.unasked)
+        by_column = ("duplicated", *EFFECT_FLAGS, "effect_early")
         if name == "effects":
             base = base.where("effects > 0")
         elif name == "out_of_order":
@@ -174,7 +202,8 @@ class Reconciliation:
         same = F.col("command_id").eqNullSafe(F.col("_id"))
         if "_entry" in texts.columns:
             same = same & (F.col("last_entry") == F.col("_entry"))
-        return facts.join(texts, same, "left").drop("_id", "last_entry", "_entry")
+        found = facts.join(texts, same, "left").drop("_id", "last_entry", "_entry")
+        return self._with_fences(found) if name in EFFECTS else found
 
     def write(self, folder: str | Path) -> Path:
         """Write a self-contained page with verdict, counts and charts, `reconciliation-<dispatch id>.html`, and return its path."""
@@ -183,6 +212,16 @@ class Reconciliation:
             data = chart_data(self.statuses, view("outcomes"), view("rejects"))
         page = Page(self.before.facts, self.verdict, data, self.dispatched.target.label, self.before.now_ms, self.seconds)
         return write_page(page, Path(folder))
+
+    def _with_fences(self, found: DataFrame) -> DataFrame:
+        """Return commands with the `fences` of their effects, if the effects have a column `fence`: two are of two starts."""
+        effects = self.dispatched.effects
+        if effects is None or "fence" not in effects.columns:
+            return found
+        fences = F.sort_array(F.collect_list("fence")).alias("fences")
+        ids = F.col("command_id").cast("string")
+        each = effects.groupBy(ids.alias("_effect")).agg(fences)
+        return found.join(each, F.col("command_id").eqNullSafe(F.col("_effect")), "left").drop("_effect")
 
     def _texts(self, name: str) -> DataFrame:
         """Return the texts of commands with this status, by `_id`, and by `_entry` if a command may have several."""
@@ -305,20 +344,19 @@ def _examine(dispatched: Dispatched, before: DispatchState) -> tuple[Reconciliat
         eager=True
     )
     late = out_of_order(statuses).localCheckpoint(eager=True)
-    strange = 0
+    others = None
     if dispatched.effects is not None:
         statuses, others = with_effects(statuses, dispatched.effects)
-        statuses = statuses.localCheckpoint(eager=True)
-        strange = sum(row["number"] or 0 for row in others.agg(F.sum("effects").alias("number")).collect())
-    tally = _tally(statuses, late.count(), rejects.where(F.col("reason") == REPAIRED).count(), strange)
+        statuses, others = statuses.localCheckpoint(eager=True), others.localCheckpoint(eager=True)
+    tally = _tally(statuses, others, late.count(), rejects.where(F.col("reason") == REPAIRED).count())
     after = dispatched.state()
     verdict = Verdict.of(tally, before, after)
-    return Reconciliation(dispatched, verdict, before, statuses, late, mono() - began), tally.outcomes
+    return Reconciliation(dispatched, verdict, before, statuses, late, others, mono() - began), tally.outcomes
 
 
-def _tally(statuses: DataFrame, late: int, repaired: int, strange: int) -> Tally:
+def _tally(statuses: DataFrame, unasked: DataFrame | None, late: int, repaired: int) -> Tally:
     named = F.col("command_id").isNotNull()
-    effects = ["effects", *EFFECT_FLAGS] if "effects" in statuses.columns else []
+    effects = [] if unasked is None else ["effects", *EFFECT_FLAGS, "effect_early"]
     rows = (
         statuses.groupBy("status")
         .agg(
@@ -328,18 +366,23 @@ def _tally(statuses: DataFrame, late: int, repaired: int, strange: int) -> Tally
             F.count_if(named & ((F.col("outcomes") > 0) | F.col("waits"))).alias("traced"),
             F.sum("outcomes").alias("outcomes"),
             F.coalesce(F.sum(F.when(~named, F.col("outcomes"))), F.lit(0)).alias("unreadable"),
+            F.min(F.when(F.col("status") == "completed", F.col("command_id"))).alias("id"),
             *(F.sum(F.col(name).cast("long")).alias(name) for name in effects),
-            *(F.count_if(F.col("effects") > 0).alias("early") for _ in effects[:1]),
         )
         .collect()
     )
     totals = {name: sum(row[name] for row in rows) for name in ("duplicated", "conflicts", "traced", "outcomes", "unreadable")}
+    counted, spelled = {name: sum(row[name] for row in rows) for name in effects}, None
+    if unasked is not None:
+        (other,) = unasked.agg(F.coalesce(F.sum("effects"), F.lit(0)).alias("number"), F.min("command_id").alias("id")).collect()
+        counted["effect_unasked"] = other["number"]
+        ours = next((row["id"] for row in rows if row["id"] is not None), None)
+        spelled = (ours, other["id"]) if ours and other["id"] and not counted["effects"] else None
     return Tally(
         {row["status"]: row["commands"] for row in rows},
         out_of_order=late,
         repaired=repaired,
-        effects={name: sum(row[name] for row in rows) for name in effects},
-        early=sum(row["early"] for row in rows if effects and row["status"] == "pending"),
-        strange=strange,
+        effects=counted,
+        spelled=spelled,
         **totals,
     )

@@ -17,6 +17,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from command_bus.spark.quoting import column_named
+from command_bus.spark.writing.task_results import ACCEPTED_OTHERWISE, REPAIRED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -80,13 +81,15 @@ def statuses_of(
         "entity_hash",
         "fence",
         "accepted",
+        (F.col("mended") > 0).alias("mended"),
     )
 
 
 def with_effects(statuses: DataFrame, effects: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Return the statuses with the number of `effects` of each command and `EFFECT_FLAGS`; and the effects of other commands, by `command_id`.
+    """Return the statuses with the number of `effects` of each command, `EFFECT_FLAGS` and `effect_early`; and the effects of no command of the rows.
 
-    An effect commits before the outcome of its command is stored: so effects are read after the outcomes.
+    An effect commits before the outcome of its command is stored: so effects are read after the outcomes. One of a row that was rejected, and
+    accepted since, is of that other dispatch.
 
     Args:
         statuses: The result of `statuses_of`, evaluated.
@@ -94,16 +97,18 @@ def with_effects(statuses: DataFrame, effects: DataFrame) -> tuple[DataFrame, Da
     """
     found = effects.select(F.col("command_id").cast("string").alias("command_id"))
     counted = found.groupBy("command_id").agg(F.count(F.lit(1)).alias("effects")).localCheckpoint(eager=True)
-    number, status = F.coalesce(F.col("effects"), F.lit(0)), F.col("status")
+    asked, status = F.col("status") != "unexpected", F.col("status")
+    number = F.when(asked, F.coalesce(F.col("effects"), F.lit(0))).otherwise(0)
     joined = statuses.join(counted, "command_id", "left").withColumns(
         {
             "effects": number,
             "effect_missing": (status == "completed") & (number == 0),
             "effect_twice": number > 1,
-            "effect_unexpected": status.isin(*_WITHOUT_EFFECT) & (number > 0),
+            "effect_unexpected": status.isin(*_WITHOUT_EFFECT) & (number > 0) & ~((status == "quarantined") & F.col("mended")),
+            "effect_early": (status == "pending") & (number > 0),
         }
     )
-    return joined, counted.join(statuses, "command_id", "left_anti")
+    return joined, counted.join(statuses.where(asked), "command_id", "left_anti")
 
 
 def out_of_order(statuses: DataFrame) -> DataFrame:
@@ -171,7 +176,12 @@ def _appended(
         F.unix_millis("started_at").alias("started_ms"),
         entity_hash().alias("entity_hash"),
     )
-    refused = rejects.select("command_id", F.when(F.col("reason") == _CONFLICT, "c").otherwise("q").alias("kind"))
+    reason = F.col("reason")
+    refused = rejects.select(
+        "command_id",
+        F.when(reason == _CONFLICT, "c").otherwise("q").alias("kind"),
+        reason.isin(REPAIRED, ACCEPTED_OTHERWISE).alias("mended"),
+    )
     waits = waiting.select("command_id", F.lit("w").alias("kind"), "parked")
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), (rows, settled, refused, waits))
 
@@ -194,6 +204,7 @@ def _aggregates() -> list[Column]:
         F.max("entity_hash").alias("entity_hash"),
         F.count_if(kind == "c").alias("conflicts"),
         F.count_if(kind == "q").alias("refusals"),
+        F.count_if("mended").alias("mended"),
         (F.count_if(kind == "w") > 0).alias("waits"),
         F.coalesce(F.bool_or("parked"), F.lit(False)).alias("held"),
     ]

@@ -20,6 +20,8 @@ FLAGS = ("duplicated", "out_of_order")
 """Faults of a command that also has a status."""
 EFFECT_FLAGS = ("effect_missing", "effect_twice", "effect_unexpected")
 """Faults of a command whose effects are known."""
+EFFECTS = ("effects", *EFFECT_FLAGS, "effect_early", "effect_unasked")
+"""All counts of effects. The last two are no faults: a pending command may have its effect, and a table may be shared."""
 WRONG = ("missing", "forgotten", *FLAGS, *EFFECT_FLAGS)
 
 
@@ -36,9 +38,8 @@ class Tally:
         traced: Commands with an outcome, or in a mailbox.
         outcomes: Those that were read.
         unreadable: Those that another version wrote, or that are damaged.
-        effects: The number of rows, and commands by `EFFECT_FLAGS`; empty if they are not known.
-        early: Pending commands that have an effect.
-        strange: Effects of no command of these rows.
+        effects: The counts by `EFFECTS`; empty if they are not known.
+        spelled: The id of a command, and that of an effect, where no effect is of any of these commands.
     """
 
     statuses: Mapping[str, int]
@@ -50,8 +51,7 @@ class Tally:
     outcomes: int = 0
     unreadable: int = 0
     effects: Mapping[str, int] = field(default_factory=dict[str, int])
-    early: int = 0
-    strange: int = 0
+    spelled: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Verdict:
     """The interpretation of the counts.
 
     Attributes:
-        counts: Commands by `STATUSES` and `FLAGS`; where effects are known, these and commands by `EFFECT_FLAGS`.
+        counts: Commands by `STATUSES` and `FLAGS`; where effects are known, `EFFECTS`.
         untraced_as: The status of commands without a trace.
         notes: Explanations that belong to the counts.
     """
@@ -153,7 +153,10 @@ def _notes(tally: Tally, counts: Mapping[str, int], after: DispatchState, lost: 
 
 
 def _effect_notes(tally: Tally) -> Iterator[str]:
-    if tally.early:
-        yield f"{tally.early:,} pending commands have an effect already: it commits before the outcome is stored."
-    if tally.strange:
-        yield f"{tally.strange:,} effects belong to none of these commands; other dispatches may have made them."
+    if early := tally.effects.get("effect_early"):
+        yield f"{early:,} pending commands have an effect already: it commits before the outcome is stored."
+    if unasked := tally.effects.get("effect_unasked"):
+        yield f"{unasked:,} effects belong to none of these commands; other dispatches may have made them."
+    if tally.spelled is not None:
+        ours, theirs = tally.spelled
+        yield f"No effect is of these commands. Their ids are written as {ours!r}, those of effects as {theirs!r}: are these the same ids?"

@@ -10,7 +10,7 @@ from command_bus import Command, CommandContext, DurableContext, EntityId, Rejec
 from tests.conformance.conftest import Sandbox
 from tests.conformance.put_service import until
 
-__all__ = ["Charge", "Fast", "Flow", "ParkedFlow", "Refund", "Reserve", "Shop"]
+__all__ = ["Charge", "Fast", "Flow", "Mirror", "ParkedFlow", "Refund", "Reserve", "Shop"]
 
 Script = Callable[[DurableContext], Awaitable[Any]]
 Policy = RetryPolicy(attempts=3, delay=0.01, jitter=0)
@@ -47,6 +47,18 @@ class Charge(Command[int], entity="account", retry=RetryPolicy(attempts=1), on_p
 class Refund(Command[None], entity="account", retry=RetryPolicy(attempts=1)):
     account: EntityId
     fails: int = 0
+
+
+class Mirror:
+    """A cipher of no use: it turns the data around, and compares what it is bound to."""
+
+    def encrypt(self, data: bytes, aad: bytes) -> bytes:
+        return aad[::-1] + data[::-1]
+
+    def decrypt(self, data: bytes, aad: bytes) -> bytes:
+        if not data.startswith(aad[::-1]):
+            raise ValueError("not of this place")
+        return data[len(aad) :][::-1]
 
 
 class Shop:

@@ -10,19 +10,7 @@ import pytest
 from command_bus import BadStep, CommandBus, CommandFailed, DurableContext, InvalidSettings
 from command_bus.transport.redis.durable import lost_outcomes
 from tests.conformance.conftest import Sandbox
-from tests.conformance.durable.durable_shop import Flow, ParkedFlow, Shop
-
-
-class Mirror:
-    """A cipher of no use: it turns the data around, and compares what it is bound to."""
-
-    def encrypt(self, data: bytes, aad: bytes) -> bytes:
-        return aad[::-1] + data[::-1]
-
-    def decrypt(self, data: bytes, aad: bytes) -> bytes:
-        if not data.startswith(aad[::-1]):
-            raise ValueError("not of this place")
-        return data[len(aad) :][::-1]
+from tests.conformance.durable.durable_shop import Flow, Mirror, ParkedFlow, Shop
 
 
 class Other(Mirror):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command_bus.spark.reconciliation.dispatch_state import DispatchState
-from command_bus.spark.reconciliation.verdict import FLAGS, STATUSES, Tally, Verdict
+from command_bus.spark.reconciliation.verdict import EFFECT_FLAGS, EFFECTS, FLAGS, STATUSES, Tally, Verdict
 from command_bus.transport.ports.bulk import DispatchFacts
 from command_bus.transport.ports.kept_streams import KeptStream
 
@@ -144,3 +144,19 @@ def test_notes_explain_conflicts_and_unexpected_commands() -> None:
         "2 rows were set aside because another row has their command id",
         "3 commands of the dispatch belong to none of these rows",
     ]
+
+
+def test_effects_of_others_and_of_what_waits_are_no_faults() -> None:
+    effects = dict.fromkeys(EFFECTS, 0) | {"effects": 9, "effect_early": 2, "effect_unasked": 3}
+    judged = verdict(Tally({"completed": 8, "pending": 2}, traced=10, effects=effects))
+    assert (judged.ok, len(judged.notes)) == (True, 2)
+    assert list(judged.counts) == [*STATUSES, *FLAGS, *EFFECTS]
+    for flag in EFFECT_FLAGS:
+        judged = verdict(Tally({"completed": 10}, traced=10, effects=effects | {flag: 1}))
+        assert str(judged) == f"wrong: 1 {flag.replace('_', ' ')}"
+
+
+def test_ids_that_are_spelled_otherwise_are_named() -> None:
+    effects = dict.fromkeys(EFFECTS, 0) | {"effect_missing": 10, "effect_unasked": 10}
+    judged = verdict(Tally({"completed": 10}, traced=10, effects=effects, spelled=("a-b", "AB")))
+    assert judged.notes[-1].startswith("No effect is of these commands. Their ids are written as 'a-b', those of effects as 'AB'")
