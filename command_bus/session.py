@@ -180,14 +180,6 @@ class Session:
 
         return shared_server()
 
-    def shard_of(self, mailbox: str) -> int:
-        """Return the shard of a mailbox, among those that the namespace was made with.
-
-        Raises:
-            BusClosed, WrongEventLoop: As for `transport`.
-        """
-        return self.transport.shard_of(mailbox)
-
     def exchange_guard(self, guard: LoopGuard) -> LoopGuard | None:
         """Check every use by this guard from now on; return the one before, None if the session is not open."""
         before, self._guard = self._guard, guard
@@ -369,6 +361,15 @@ class ServerState:
     def away_for(self) -> float:
         """Seconds since a server was found to be away, the longest of several; 0 if none is."""
         return self._session.transport.availability.away_for if self._session.is_open else 0.0
+
+
+def shard_of(session: Session, mailbox: str) -> int:
+    """Return the shard of a mailbox, among those that the namespace was made with.
+
+    Raises:
+        BusClosed, WrongEventLoop: As for `Session.transport`.
+    """
+    return session.transport.shard_of(mailbox)
 
 
 class OnSession:

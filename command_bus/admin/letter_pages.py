@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from command_bus.admin.info import DeadLetter
@@ -22,7 +23,7 @@ from command_bus.serialization.json_fields import JsonFields
 from command_bus.serialization.limits import PayloadLimits
 from command_bus.serialization.models import codec_for
 from command_bus.serialization.msgpack import pack
-from command_bus.session import Session
+from command_bus.session import Session, shard_of
 from command_bus.stream_ids import stream_id
 from command_bus.transport.ports.operator import Views
 from command_bus.transport.records import StoredDeadLetter
@@ -185,7 +186,10 @@ async def dispatch_again(session: Session, envelope: WireEnvelope, across: Acros
     Raises:
         CommandBusError: It is not accepted.
     """
-    builder, protection = EnvelopeBuilder(session.settings, session.protection, session.shard_of), session.protection
+    builder, protection = (
+        EnvelopeBuilder(session.settings, session.protection, partial(shard_of, session)),
+        session.protection,
+    )
     (entity_type, entity_id), *others = across.entities
     given = {option.letter for option in (*GIVEN, PRIORITY, VERSION, HISTORY)}
     out = OutgoingMessage(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from command_bus.bus import CommandBus
 from command_bus.clock import mono
@@ -24,10 +24,12 @@ from command_bus.errors import ExportGap, InvalidSettings, MissingExtra, Transpo
 from command_bus.export.cursors import BEGINNING, Cursor, before_ms, passed
 from command_bus.export.views import View
 from command_bus.observer import ExportFigures, outward_of
-from command_bus.stream_ids import StreamId, stream_id
+from command_bus.stream_ids import StreamId, ms_of, stream_id
+from command_bus.sync.bus import SyncCommandBus
+from command_bus.sync.parts import Part, blocking
 
 try:
-    from command_bus.export.files import ExportFolder, Format
+    from command_bus.export.files import ExportFolder, Format, about, files_in
     from command_bus.export.pages import STREAMS
     from command_bus.export.reading import StreamReader
 except ImportError as error:
@@ -191,7 +193,7 @@ class Export:
 
     async def _export(self, folder: ExportFolder, shown: Exported, name: str, shard: int) -> None:
         """Write what one stream has now."""
-        files = folder.stream(VIEWS[shown], shown, name, shard)
+        files = folder.stream(VIEWS[shown], shown, _label(shown, name), shard)
         reader = StreamReader(self.bus.transport.operator.kept, VIEWS[shown], name, shard, files.fresh, self._rows)
         lineage = await reader.lineage()
         stream = await reader.look()
@@ -223,5 +225,73 @@ class Export:
         _log.error(
             "%s entries of %s were deleted in shard %d before they were read, behind %s", many, shown, gap.shard, gap.after
         )
-        folder.note_gap(reader.name, gap.shard, cursor.last, asdict(gap))
+        folder.note_gap(_label(shown, reader.name), gap.shard, cursor.last, asdict(gap))
         self.report.gaps.append(gap)
+
+
+def _label(shown: str, name: str) -> str:
+    """Return the name with which files begin: events have two streams."""
+    return name if shown == "events" else shown
+
+
+class Standing(NamedTuple):
+    """The standing of a stream: what its files lack.
+
+    Attributes:
+        view: `history`, `steps`, `events`, `audit` or `letters`.
+        shard: Number of the shard.
+        lost: Entries behind the last file that are deleted; None: perhaps some.
+        waits: Seconds for which the oldest entry behind the last file has waited; 0 without one.
+    """
+
+    view: str
+    shard: int
+    lost: int | None
+    waits: float
+
+
+async def standing(bus: CommandBus, folder: Path) -> list[Standing]:
+    """Return what the files of an export lack; nothing is changed, and an exporter may run.
+
+    Raises:
+        InvalidSettings: The folder has no export, or one of another namespace.
+        TransportUnavailable: The server cannot be reached.
+    """
+    namespace = about(folder).get("namespace")
+    if namespace != bus.settings.namespace:
+        other = "no export" if namespace is None else f"an export of the namespace {namespace!r}, not {bus.settings.namespace!r}"
+        raise InvalidSettings(f"{folder} has {other}")
+    now, kept, found = await bus.transport.operator.entities.now_ms(), bus.transport.operator.kept, list[Standing]()
+    for shown, view in VIEWS.items():
+        for part in sorted((folder / shown).glob("shard=*")):
+            shard = int(part.name.partition("=")[2])
+            for name in STREAMS[view]:
+                files = files_in(part, _label(shown, name))
+                stream = await StreamReader(kept, view, name, shard, _same, 1).look()
+                if not files or stream is None:
+                    continue
+                cursor, lost = passed(files[-1].cursor, stream, [], files[-1].cursor.last)
+                ends = await kept.ends(name, shard, f"({cursor.last}", "+")
+                found.append(Standing(shown, shard, lost, 0.0 if ends is None else (now - ms_of(ends[0])) / 1000))
+    return found
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+class SyncExport(Part[Export]):
+    """`Export` with a `SyncCommandBus`: its methods wait.
+
+    Args:
+        bus: Open or not.
+        folder: As of `Export`.
+        views: As of `Export`.
+        options: As of `Export`.
+    """
+
+    def __init__(self, bus: SyncCommandBus, folder: str | Path, views: Sequence[Exported] = ("history",), **options: Any) -> None:
+        super().__init__(bus._bus, lambda found: Export(found, folder, views, **options))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+
+    run = blocking(Export.run)
+    follow = blocking(Export.follow)

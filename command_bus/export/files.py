@@ -54,12 +54,25 @@ class _File(NamedTuple):
     cursor: Cursor
 
 
+def about(folder: Path) -> dict[str, Any]:
+    """Return what is exported to a folder; empty if nothing is."""
+    with suppress(OSError, ValueError):
+        return dict(json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
+    return {}
+
+
+def files_in(folder: Path, name: str) -> list[_File]:
+    """Return the files of a stream, by their numbers."""
+    found = (_file(path) for path in folder.glob(f"{name}.*"))
+    return sorted((each for each in found if each is not None), key=lambda each: each.number)
+
+
 class StreamFolder:
     """The files of one stream of a shard.
 
     Args:
         folder: That of the view and shard.
-        name: That of the stream.
+        name: That with which the files begin.
         view: The columns.
         suffix: The format.
     """
@@ -67,8 +80,7 @@ class StreamFolder:
     def __init__(self, folder: Path, name: str, view: View, suffix: Format) -> None:
         self._folder, self._name, self._view, self._suffix = folder, name, view, suffix
         _ready(folder, name)
-        found = (_file(path) for path in folder.glob(f"{name}.*"))
-        self._files = sorted((each for each in found if each is not None), key=lambda each: each.number)
+        self._files = files_in(folder, name)
 
     @property
     def cursor(self) -> Cursor | None:
@@ -111,15 +123,15 @@ class ExportFolder:
 
     Args:
         folder: It is made where it is missing.
-        about: What is exported to it: namespace, shards, format.
+        facts: What is exported to it: namespace, shards, format.
 
     Raises:
         InvalidSettings: It cannot be used, another exporter writes to it, or something else is exported there.
     """
 
-    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.path = folder
-        self._format: Format = about["format"]
+        self._format: Format = facts["format"]
         self._streams: dict[tuple[str, int], StreamFolder] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +139,7 @@ class ExportFolder:
         except OSError as error:
             raise InvalidSettings(f"cannot export to {folder}: {error.strerror}") from error
         try:
-            self._claim(about | {"version": FORMAT})
+            self._claim(facts | {"version": FORMAT})
         except BaseException:
             self.close()
             raise
@@ -143,7 +155,7 @@ class ExportFolder:
         self._lock.close()
 
     def stream(self, view: View, shown: str, name: str, shard: int) -> StreamFolder:
-        """Return the files of a stream; `shown` is the folder of the view."""
+        """Return the files that begin with a name in the folder `shown` of the view."""
         if (name, shard) not in self._streams:
             found = self._streams[name, shard] = StreamFolder(self.path / shown / f"shard={shard}", name, view, self._format)
             for told in (self.path / _GAPS).glob(f"{name}.{shard}.*.json"):  # by an exporter that was killed before its next file
@@ -156,7 +168,7 @@ class ExportFolder:
         _ready(self.path / _GAPS, name)
         _put(self.path / _GAPS / f"{name}.{shard}.{after}.json", lambda file: file.write(to_json(gap) + b"\n"))
 
-    def _claim(self, about: dict[str, Any]) -> None:
+    def _claim(self, facts: dict[str, Any]) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -171,12 +183,12 @@ class ExportFolder:
             if any(each.name != _ABOUT for each in self.path.iterdir()):
                 raise InvalidSettings(f"{self.path} has files and is no folder of an export: give an empty one, or a new name")
             self._lock.truncate(0)  # a killed exporter may have left half of it
-            self._lock.write(json.dumps(about))
+            self._lock.write(json.dumps(facts))
             self._lock.flush()
             os.fsync(self._lock.fileno())
-        elif known != about:
+        elif known != facts:
             differing = ", ".join(
-                f"{name} {known.get(name)!r}, not {value!r}" for name, value in about.items() if known.get(name) != value
+                f"{name} {known.get(name)!r}, not {value!r}" for name, value in facts.items() if known.get(name) != value
             )
             raise InvalidSettings(f"{self.path} has another export ({differing}): give this one a folder of its own")
 

@@ -36,7 +36,7 @@ from command_bus.sending.follow_ups import FollowUps, ShardDepths
 from command_bus.sending.publishing import SubscriptionTable, received
 from command_bus.sending.results import ResultReader
 from command_bus.serialization.envelope_options import OTHERS
-from command_bus.session import Session
+from command_bus.session import Session, shard_of
 from command_bus.spelling import check_names
 from command_bus.transport.ports.sender import Producer
 from command_bus.transport.submissions import Admission, Submission, UnavailableShards
@@ -56,8 +56,10 @@ class Sender:
         self._session = session
         self._settings = session.settings
         protection = session.protection
-        self._builder = EnvelopeBuilder(session.settings, protection, session.shard_of)
-        self._template_builder = EnvelopeBuilder(session.settings, protection and protection.templates, session.shard_of)
+        self._builder = EnvelopeBuilder(session.settings, protection, partial(shard_of, session))
+        self._template_builder = EnvelopeBuilder(
+            session.settings, protection and protection.templates, partial(shard_of, session)
+        )
         self._overdue = OverdueCalls(session)
         session.attach(self._overdue)
         self._depths = ShardDepths(session)

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from command_bus import Command, CommandBus, HandlerRegistry
 from command_bus.cli.app import app
 from command_bus.notifications import NotificationFigures
-from command_bus.observer import RelayFigures
+from command_bus.observer import ExportFigures, RelayFigures
 from command_bus.serialization.odd_values import pass_over
 from command_bus.telemetry.metrics import PrometheusMetrics
 
@@ -89,6 +89,7 @@ def exposed() -> dict[str, set[str]]:
     metrics.dead_lettered("Work", "failed")
     metrics.outward.notifies(NotificationFigures)
     metrics.outward.relays(lambda: RelayFigures(1, 0, 0, 1, 0, 0.1, working=True))
+    metrics.outward.exports(lambda: ExportFigures(1, 1, 0, 0.1))
     metrics.outward.posted("crm", "delivered")
     metrics.outward.lost_events("crm")
     pass_over("due", "x", "is odd")

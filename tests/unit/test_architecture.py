@@ -36,10 +36,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("admin",),
     ("scheduling",),
     ("bus",),
-    ("export",),
     ("sync",),
     ("",),  # the facade: command_bus/__init__.py
-    ("doctor",),
+    ("doctor", "export"),
     ("__main__", "cli", "container", "dashboard", "gateway", "integrations", "spark", "sql", "telemetry", "testing", "webhooks"),
 )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from command_bus.cli.connection import load_settings, open_bus, run_command
+from command_bus.cli.connection import load_settings, on_bus, open_bus, run_command
 from command_bus.cli.options import Answer, Target, with_target
 from command_bus.cli.output import format_table
 from command_bus.doctor.diagnosis import Finding, check_environment, worst_grade
@@ -24,6 +25,9 @@ def doctor(
     database: Annotated[
         str | None,
         Option("--outbox", metavar="URL", help="Check also the outbox of this database, as postgresql://user@host/name."),
+    ] = None,
+    export: Annotated[
+        Path | None, Option("--export", metavar="DIR", help="Check also this folder of an export.", file_okay=False)
     ] = None,
     target: Target,
 ) -> Answer:
@@ -42,6 +46,10 @@ def doctor(
             from command_bus.sql.outbox_admin import examine
 
             findings += examine(database, target.command)
+    if export is not None:
+        from command_bus.doctor.export_check import examine_export
+
+        findings += on_bus(target, lambda bus: examine_export(bus, export, target.command))
     grade = worst_grade(findings)
     lines: list[str] = [format_table(["", "about", "found"], [(each.grade, each.about, each.found) for each in findings])]
     advised = [f"{each.about}: {each.advice}" for each in findings if each.advice]

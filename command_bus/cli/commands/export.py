@@ -84,22 +84,12 @@ def export(
     pause = parse_duration(every)
     if follow:
         configure_logging(log_level, log_format)
-    said = mono()
-
-    def say(report: ExportReport) -> None:
-        nonlocal said
-        if mono() - said >= _SAY_EVERY:
-            said = mono()
-            echo(", ".join(f"{name} {count:,}" for name, count in report.rows.items()), err=True)
 
     def made(bus: CommandBus) -> Export:
-        options: dict[str, Any] = {
-            "format": file_format.value,
-            "rows": rows,
-            "since": parse_time(since),
-            "allow_gaps": allow_gaps,
-        }
-        return Export(bus, to, [each.value for each in views], **options, progress=None if follow else say)
+        options: dict[str, Any] = {"format": file_format.value, "rows": rows, "allow_gaps": allow_gaps}
+        return Export(
+            bus, to, [each.value for each in views], since=parse_time(since), progress=None if follow else _Progress(), **options
+        )
 
     async def following(bus: CommandBus) -> None:
         if health_port is not None:
@@ -118,6 +108,18 @@ def export(
     if gap is not None:
         print_error(gap.message)
     return answer
+
+
+class _Progress:
+    """Says every few seconds how many rows there are."""
+
+    def __init__(self) -> None:
+        self._said = mono()
+
+    def __call__(self, report: ExportReport) -> None:
+        if mono() - self._said >= _SAY_EVERY:
+            self._said = mono()
+            echo(", ".join(f"{name} {count:,}" for name, count in report.rows.items()), err=True)
 
 
 async def _run(exporting: Export) -> tuple[ExportReport, ExportGap | None]:
