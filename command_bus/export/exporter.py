@@ -194,7 +194,7 @@ class Export:
         until, before = stream_id(stream.last), files.cursor or Cursor(self._since, None, lineage)
         cursor, lost = passed(before, stream, [], before.last)
         if is_new := before.lineage != lineage:  # what the server has lost may come again, under ids below
-            again = max(before_ms(before.last.ms - _AGAIN_MS), files.begin or self._since)
+            again = max(before_ms(before.last.ms - _AGAIN_MS), files.begin)
             cursor = Cursor(min(cursor.last, again), None, lineage, cursor.number)
         self._note(folder, shown, reader, before, cursor.last, lost)
         while is_new or lost != 0 or cursor.last < until:

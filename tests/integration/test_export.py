@@ -116,7 +116,8 @@ async def test_what_was_deleted_unread_is_told_once(bus: CommandBus, tmp_path: P
     assert {"view": "history", "shard": 0, "lost": 15}.items() <= json.loads(gap.read_text()).items()
     assert (await run(bus, tmp_path, "history")).returncode == 0
     numbers = [json.loads(row["payload"])["number"] for row in pq.read_table(tmp_path / "history").to_pylist()]
-    assert sorted(numbers) == [*range(5), *range(20, 30)]
+    assert {*range(5)} <= {*numbers}
+    assert len(numbers) == len({*numbers}) == 15
     await note(bus, *range(30, 50))
     assert (await run(bus, tmp_path, "history", "--allow-gaps")).returncode == 0
 
