@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from pydantic_core import from_json, to_json
 
 from command_bus.errors import InvalidSettings
-from command_bus.export.columns import MICROS, arrow_schema_of, pc
+from command_bus.export.columns import MICROS, arrow_schema_of, gc_paused, pc
 from command_bus.export.cursors import BEGINNING, Cursor
 from command_bus.export.views import View
 from command_bus.stream_ids import StreamId, stream_id
@@ -105,7 +105,7 @@ class StreamFolder:
         count = "x" if cursor.added is None else cursor.added
         name = f"{self._name}.{cursor.number:08d}.{cursor.lineage}.{after}.{cursor.last}.{count}.{self._suffix}"
         write = _parquet if self._suffix == "parquet" else _jsonl
-        with self._held():
+        with self._held(), gc_paused():
             _put(self._folder / name, lambda file: write(pa.Table.from_batches(batches, arrow_schema_of(self._view)), file))
         self._files.append(_File(self._folder / name, cursor.number, after, cursor._replace(number=cursor.number + 1)))
 
