@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pyarrow as pa
@@ -48,6 +50,18 @@ _ARROW: dict[Kind, Any] = {
 }
 _STATES = StateCodec(BusSettings(), None)
 LIMITS = PayloadLimits(max_bytes=64 * 1024 * 1024, max_nesting=512, max_items=10_000_000)  # all that was accepted is shown
+
+
+@contextmanager
+def gc_paused() -> Generator[None]:
+    """Pause the cyclic garbage collector: it would scan a batch's many small objects, which are in no cycle, again and again."""
+    active = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if active:
+            gc.enable()
 
 
 def arrow_schema_of(view: View) -> Any:

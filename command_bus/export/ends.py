@@ -41,7 +41,8 @@ _VERSION = 1
 _RECORD, _REPLY, _COMPLETED = 12, 3, 0  # elements of a record, of a reply before its body; the kind of a reply with a value
 _WITH_OTHER = frozenset(("folded", "superseded"))  # statuses whose records name another command at the end
 _NOTHING = b"\xc0"
-_MILLIS = pa.timestamp("ms", tz="UTC")
+_DIGITS = 15
+"""Those of the last time that there is, in ms."""
 
 # The names that callers' errors and dead letters have.
 _CODES: dict[type[Any], str] = {
@@ -143,9 +144,10 @@ def _batch(view: View, name: str, shard: int, ids: list[bytes], columns: dict[st
 
 
 def _entry_times(entries: Any) -> Any:
-    """Return the times that entry ids begin with."""
-    parts = pc.split_pattern(entries, "-")
-    return pc.list_element(parts, 0).cast(pa.int64()).cast(_MILLIS).cast(MICROS)
+    """Return the times that entry ids begin with; NULL for one that no clock shows, which another client has written."""
+    ms = pc.list_element(pc.split_pattern(entries, "-"), 0)
+    known = pc.if_else(pc.less_equal(pc.utf8_length(ms), _DIGITS), ms, pa.scalar(None, pa.string()))
+    return times(known.cast(pa.int64()))
 
 
 def _array(parts: list[bytes] | tuple[bytes, ...]) -> bytes:

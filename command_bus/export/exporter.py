@@ -119,8 +119,9 @@ class Export:
         allow_gaps: bool = False,
         progress: Callable[[ExportReport], object] | None = None,
     ) -> None:
-        if not views or (unknown := [each for each in views if each not in VIEWS]):
-            raise InvalidSettings(f"views: {', '.join(unknown) if views else 'none'}: one or several of {', '.join(VIEWS)}")
+        unknown = [str(each) for each in views if each not in VIEWS]
+        if unknown or not views:
+            raise InvalidSettings(f"views: {', '.join(unknown) or 'none'}: one or several of {', '.join(VIEWS)}")
         if format not in get_args(Format) or rows < 1:
             raise InvalidSettings(f"format={format!r}, rows={rows}: one of {', '.join(get_args(Format))}, and rows from 1")
         self.bus, self.report = bus, ExportReport(dict.fromkeys(views, 0))
@@ -202,7 +203,7 @@ class Export:
         until, before = stream_id(stream.last), files.cursor or Cursor(self._since, None, lineage)
         cursor, lost = passed(before, stream, [], before.last)
         if is_new := before.lineage != lineage:  # what the server has lost may come again, under ids below
-            again = max(before_ms(before.last.ms - _AGAIN_MS), files.begin or self._since)
+            again = max(before_ms(before.last.ms - _AGAIN_MS), files.begin)
             cursor = Cursor(min(cursor.last, again), None, lineage, cursor.number)
         self._note(folder, shown, reader, before, cursor.last, lost)
         while is_new or lost != 0 or cursor.last < until:

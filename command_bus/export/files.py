@@ -14,8 +14,9 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Final, Literal, NamedTuple, Self
@@ -25,7 +26,7 @@ import pyarrow.parquet as pq
 from pydantic_core import from_json, to_json
 
 from command_bus.errors import InvalidSettings
-from command_bus.export.columns import arrow_schema_of
+from command_bus.export.columns import MICROS, arrow_schema_of, gc_paused, pc
 from command_bus.export.cursors import BEGINNING, Cursor
 from command_bus.export.views import View
 from command_bus.stream_ids import StreamId, stream_id
@@ -34,7 +35,7 @@ Format = Literal["parquet", "jsonl"]
 FORMAT = 1
 """Version of the layout of the folder."""
 _NAME = re.compile(r"[a-z]+\.(\d+)\.([0-9a-f]+)\.(\d+-\d+)\.(\d+-\d+)\.(\d+|x)\.(?:parquet|jsonl)")
-_ABOUT, _GAPS = "_command_bus.json", "gaps"
+_ABOUT, _GAPS, _FOUND = "_command_bus.json", "gaps", "lost+found"
 _OLD: Final = 4
 """Files whose rows are kept in memory while entries are read again."""
 # What tells rows of one stream apart. The id alone does not: after a failover another entry may have it.
@@ -75,10 +76,15 @@ class StreamFolder:
         name: That with which the files begin.
         view: The columns.
         suffix: The format.
+        held: Holds the folder of the export for a write.
     """
 
-    def __init__(self, folder: Path, name: str, view: View, suffix: Format) -> None:
-        self._folder, self._name, self._view, self._suffix = folder, name, view, suffix
+    def __init__(
+        self, folder: Path, name: str, view: View, suffix: Format, held: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._folder, self._name, self._held = folder, name, held
+        self._view: View = view
+        self._suffix: Format = suffix
         _ready(folder, name)
         self._files = files_in(folder, name)
 
@@ -88,9 +94,9 @@ class StreamFolder:
         return self._files[-1].cursor if self._files else None
 
     @property
-    def begin(self) -> StreamId | None:
-        """The id behind which the first file begins."""
-        return self._files[0].after if self._files else None
+    def begin(self) -> StreamId:
+        """The id behind which the first file begins that was not taken away meanwhile."""
+        return next((each.after for each in self._files if each.path.exists()), self.end)
 
     @property
     def end(self) -> StreamId:
@@ -114,7 +120,8 @@ class StreamFolder:
         count = "x" if cursor.added is None else cursor.added
         name = f"{self._name}.{cursor.number:08d}.{cursor.lineage}.{after}.{cursor.last}.{count}.{self._suffix}"
         write = _parquet if self._suffix == "parquet" else _jsonl
-        _put(self._folder / name, lambda file: write(pa.Table.from_batches(batches, arrow_schema_of(self._view)), file))
+        with self._held(), gc_paused():
+            _put(self._folder / name, lambda file: write(pa.Table.from_batches(batches, arrow_schema_of(self._view)), file))
         self._files.append(_File(self._folder / name, cursor.number, after, cursor._replace(number=cursor.number + 1)))
 
 
@@ -133,13 +140,13 @@ class ExportFolder:
         self.path = folder
         self._format: Format = facts["format"]
         self._streams: dict[tuple[str, int], StreamFolder] = {}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
+        self._writes = threading.Lock()
+        with _usable(folder):
+            _make(folder)
             self._lock = (folder / _ABOUT).open("a+")
-        except OSError as error:
-            raise InvalidSettings(f"cannot export to {folder}: {error.strerror}") from error
         try:
-            self._claim(facts | {"version": FORMAT})
+            with _usable(folder):
+                self._claim(facts | {"version": FORMAT})
         except BaseException:
             self.close()
             raise
@@ -151,13 +158,19 @@ class ExportFolder:
         self.close()
 
     def close(self) -> None:
-        """Let another exporter in."""
-        self._lock.close()
+        """Let another exporter in, behind a write that goes on in its thread although nobody waits for it any more."""
+        with self._writes:
+            self._lock.close()
 
     def stream(self, view: View, shown: str, name: str, shard: int) -> StreamFolder:
         """Return the files that begin with a name in the folder `shown` of the view."""
+        with _usable(self.path):
+            return self._stream(view, shown, name, shard)
+
+    def _stream(self, view: View, shown: str, name: str, shard: int) -> StreamFolder:
         if (name, shard) not in self._streams:
-            found = self._streams[name, shard] = StreamFolder(self.path / shown / f"shard={shard}", name, view, self._format)
+            place = self.path / shown / f"shard={shard}"
+            found = self._streams[name, shard] = StreamFolder(place, name, view, self._format, self._held)
             for told in (self.path / _GAPS).glob(f"{name}.{shard}.*.json"):  # by an exporter that was killed before its next file
                 if stream_id(told.name.split(".")[2]) > found.end:
                     told.unlink()
@@ -165,8 +178,17 @@ class ExportFolder:
 
     def note_gap(self, name: str, shard: int, after: StreamId, gap: dict[str, Any]) -> None:
         """Write a gap down, in a file that has its name from the place: written again it is the same."""
-        _ready(self.path / _GAPS, name)
-        _put(self.path / _GAPS / f"{name}.{shard}.{after}.json", lambda file: file.write(to_json(gap) + b"\n"))
+        with self._held():
+            _ready(self.path / _GAPS, name)
+            _put(self.path / _GAPS / f"{name}.{shard}.{after}.json", lambda file: file.write(to_json(gap) + b"\n"))
+
+    @contextmanager
+    def _held(self) -> Generator[None]:
+        """Hold the folder for a write; one that was closed, or put in the place of the locked one, belongs to another exporter."""
+        with self._writes, _usable(self.path):
+            if self._lock.closed or not os.path.samestat(os.fstat(self._lock.fileno()), (self.path / _ABOUT).stat()):
+                raise InvalidSettings(f"{self.path} is not the folder any more that this export has begun with: start it again")
+            yield
 
     def _claim(self, facts: dict[str, Any]) -> None:
         try:
@@ -180,12 +202,13 @@ class ExportFolder:
         with suppress(ValueError):
             known = json.loads(self._lock.read() or "null")
         if known is None:
-            if any(each.name != _ABOUT for each in self.path.iterdir()):
+            if any(each.name not in (_ABOUT, _FOUND) for each in self.path.iterdir()):  # a new file system has lost+found
                 raise InvalidSettings(f"{self.path} has files and is no folder of an export: give an empty one, or a new name")
             self._lock.truncate(0)  # a killed exporter may have left half of it
             self._lock.write(json.dumps(facts))
             self._lock.flush()
             os.fsync(self._lock.fileno())
+            _sync(self.path)
         elif known != facts:
             differing = ", ".join(
                 f"{name} {known.get(name)!r}, not {value!r}" for name, value in facts.items() if known.get(name) != value
@@ -211,19 +234,53 @@ def _entry_in(view: View, batch: Any, at: int) -> str:
 @lru_cache(_OLD)
 def _keys_in(path: Path, view: View) -> frozenset[tuple[Any, ...]]:
     """Return what tells apart the rows of a file."""
+    try:
+        return _read_keys(path, view)
+    except FileNotFoundError:  # somebody has taken it away
+        return frozenset()
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InvalidSettings(f"cannot read {path}, which was written by an export: put it back as it was ({error})") from error
+
+
+def _read_keys(path: Path, view: View) -> frozenset[tuple[Any, ...]]:
     names = _KEYS[view]
     if path.suffix == ".jsonl":
         rows = (from_json(line) for line in path.read_bytes().splitlines())
         return frozenset(tuple(row[name] for name in names) for row in rows)
-    table = pq.read_table(path, columns=list(names), partitioning=None)
+    table = pq.ParquetFile(path).read(columns=list(names))
     return frozenset(zip(*(table.column(name).to_pylist() for name in names), strict=True))
 
 
 def _ready(folder: Path, name: str) -> None:
     """Make a folder, and delete what an exporter that was killed has left in it for a stream."""
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     for left in folder.glob(f".{name}.*"):
         left.unlink()
+
+
+def _make(folder: Path) -> None:
+    """Make a folder where it is missing, so that it is there behind a power cut, as the files in it are."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+@contextmanager
+def _usable(folder: Path) -> Generator[None]:
+    """Raise what the system says against the folder as what it is to a user."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidSettings(f"cannot export to {folder}: {error.strerror or error} ({error.filename or 'a file'})") from error
 
 
 def _put(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -235,15 +292,11 @@ def _put(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.rename(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
+        _sync(path.parent)
+    except OSError:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
-        raise InvalidSettings(f"cannot write {path}: {error.strerror}") from error
+        raise
 
 
 def _parquet(table: Any, file: IO[bytes]) -> None:
@@ -253,4 +306,10 @@ def _parquet(table: Any, file: IO[bytes]) -> None:
 
 def _jsonl(table: Any, file: IO[bytes]) -> None:
     for batch in table.to_batches(max_chunksize=10_000):
-        file.writelines(to_json(row) + b"\n" for row in batch.to_pylist())
+        columns = [_shown(column).to_pylist() for column in batch.columns]
+        file.writelines(to_json(dict(zip(batch.schema.names, row, strict=True))) + b"\n" for row in zip(*columns, strict=True))
+
+
+def _shown(column: Any) -> Any:
+    """Return times as texts in UTC, all of one length: to make a datetime of each takes longer than all the rest."""
+    return pc.strftime(column.cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%SZ") if column.type == MICROS else column

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from command_bus.export.columns import gc_paused
 from command_bus.export.cursors import BEGINNING, Cursor, passed
 from command_bus.export.pages import page_batch
 from command_bus.export.views import View
@@ -15,7 +16,10 @@ from command_bus.transport.ports.kept_streams import KeptStream, KeptStreams
 
 _PAGE_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20
-_FIRST_PAGE, _LONGEST_PAGE = 200, 5_000
+# Nobody knows how large the next entries are: each may be as large as a payload.
+_FIRST_PAGE: Final = 10
+_GROWTH: Final = 4
+_LONGEST_PAGE: Final = 1_000
 
 
 class FileRead(NamedTuple):
@@ -46,7 +50,8 @@ class StreamReader:
 
     def __init__(self, kept: KeptStreams, view: View, name: str, shard: int, fresh: Callable[[Any], Any], rows: int) -> None:
         self.name, self.shard = name, shard
-        self._kept, self._view, self._fresh, self._rows = kept, view, fresh, rows
+        self._kept, self._fresh, self._rows = kept, fresh, rows
+        self._view: View = view
         self._page = _FIRST_PAGE
 
     async def lineage(self) -> str:
@@ -66,15 +71,16 @@ class StreamReader:
         batches, ids = list[Any](), list[StreamId]()
         while last < until and len(ids) < self._rows and size < _FILE_BYTES:
             after = str(last) if last > BEGINNING else ""
-            page = await self._kept.page(self.name, self.shard, after, str(until), min(self._page, self._rows - len(ids)))
-            if not page[0]:
-                last = until  # deleted meanwhile
-                break
-            read = sum(len(part) for flat in page[1] for part in flat)
-            batches.append(await asyncio.to_thread(self._batch, page))
+            with gc_paused():
+                page = await self._kept.page(self.name, self.shard, after, str(until), min(self._page, self._rows - len(ids)))
+                if not page[0]:
+                    last = until  # deleted meanwhile
+                    break
+                sizes = [sum(map(len, flat)) for flat in page[1]]
+                batches.append(await asyncio.to_thread(self._batch, page))
             ids += map(stream_id, page[0])
-            last, size = ids[-1], size + read
-            self._page = min(max(_PAGE_BYTES * len(page[0]) // max(read, 1), 1), _LONGEST_PAGE)
+            last, size = ids[-1], size + sum(sizes)
+            self._page = min(_PAGE_BYTES // max(sizes) + 1, self._page * _GROWTH, _LONGEST_PAGE)
         stream = await self.look()
         following, lost = (cursor._replace(last=last), 0) if stream is None else passed(cursor, stream, ids, last)
         return FileRead(batches, following, lost)

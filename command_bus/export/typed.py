@@ -1,7 +1,8 @@
 """Columns with types of their own: payload and result of one command, as structs by its JSON Schema.
 
-Texts, whole and other numbers, truth values, times, lists, maps with texts as keys and models have a column type. Decimals
-and unions of scalars, as ids of entities are, become texts. What else has no column type (other unions, what refers to itself) stays JSON as text.
+Texts, whole and other numbers, truth values, times, lists, maps with texts as keys and models have a column type. Decimals, bytes
+and unions of scalars, as ids of entities are, become texts. What else has no column type (other unions, what refers to itself, models that take
+further fields) stays JSON as text. A value that does not fit its type is NULL, and no other with it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 from pydantic_core import from_json, to_json
 
-from command_bus.export.columns import MICROS
+from command_bus.export.columns import MICROS, pc
 from command_bus.serialization.odd_values import pass_over
 
 _PREFIX = "#/$defs/"
 _PLAIN: dict[str, Any] = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
-_TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
+_TYPES: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class ColumnType:
 
     Attributes:
         arrow: The type.
-        convert: Returns the value for the column; anything raised means that it does not fit.
+        convert: Returns the value for the column; None for what does not fit.
     """
 
     arrow: Any
@@ -55,24 +56,16 @@ class TypedColumns:
 
     def of(self, batch: Any) -> Any:
         """Return the rows of the command in a batch of the history, with typed columns. What does not fit its type is NULL."""
-        batch = batch.filter(pa.compute.equal(batch.column("command"), self.command))
+        batch = batch.filter(pc.equal(batch.column("command"), self.command))
         completed = batch.column("status").to_pylist()
         for name, kind in self.types().items():
             values = [
-                None if text is None or (name == "result" and status != "completed") else _converted(kind, name, text)
+                None if text is None or (name == "result" and status != "completed") else kind.convert(from_json(text))
                 for text, status in zip(batch.column(name).to_pylist(), completed, strict=True)
             ]
             at = batch.schema.get_field_index(name)
             batch = batch.set_column(at, pa.field(name, kind.arrow), pa.array(values, kind.arrow))
         return batch
-
-
-def _converted(kind: ColumnType, name: str, text: str) -> Any:
-    try:
-        return kind.convert(from_json(text))
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-        pass_over("history", name, error)
-        return None
 
 
 def column_type(schema: Mapping[str, Any] | None) -> ColumnType:
@@ -84,7 +77,7 @@ def column_type(schema: Mapping[str, Any] | None) -> ColumnType:
 
 _TEXT = ColumnType(pa.string(), lambda value: None if value is None else to_json(value).decode())
 _BARE = ColumnType(pa.string(), lambda value: value if isinstance(value, str) else _TEXT.convert(value))
-"""A text as it is, and another scalar as JSON has it: a decimal, the id of an entity."""
+"""A text as it is, and another scalar as JSON has it: a decimal, bytes, the id of an entity."""
 
 
 @dataclass(slots=True)
@@ -110,8 +103,12 @@ class _Types:
         kind = schema.get("type")
         if kind == "string" and schema.get("format") == "date-time":
             return ColumnType(MICROS, _optional(_moment))
-        if kind in _PLAIN and "x-wire" not in schema:
-            return ColumnType(_PLAIN[kind], _optional(lambda value: _checked(value, _TYPES[kind])))
+        if kind in _PLAIN:
+            if "x-wire" in schema:
+                return _BARE
+            return ColumnType(
+                _PLAIN[kind], _optional(_number if kind == "number" else lambda value: _checked(value, _TYPES[kind]))
+            )
         if kind == "array" and isinstance(schema.get("items"), Mapping):
             inner = self.of(schema["items"])
             return ColumnType(
@@ -131,13 +128,13 @@ class _Types:
 
     def _object(self, schema: Mapping[str, Any]) -> ColumnType:
         further = schema.get("additionalProperties")
-        if schema.get("properties"):
+        if schema.get("properties") and not further:
             parts = {name: self.of(each) for name, each in schema["properties"].items()}
             struct = pa.struct([(name, each.arrow) for name, each in parts.items()])
             return ColumnType(
                 struct, _optional(lambda value: {name: each.convert(value.get(name)) for name, each in parts.items()})
             )
-        if isinstance(further, Mapping) and "x-keys" not in schema:
+        if isinstance(further, Mapping) and not {"x-keys", "properties"} & schema.keys():
             inner = self.of(further)
             items: Callable[[Any], Any] = lambda value: [(key, inner.convert(each)) for key, each in value.items()]  # noqa: E731
             return ColumnType(pa.map_(pa.string(), inner.arrow), _optional(items))
@@ -145,17 +142,28 @@ class _Types:
 
 
 def _optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else convert(value)
+    def converted(value: Any) -> Any:
+        try:
+            return None if value is None else convert(value)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+            pass_over("history", type(value).__name__, error)
+            return None
+
+    return converted
 
 
 def _checked(value: Any, kind: type | tuple[type, ...]) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{value!r} is no {kind}")
+        raise ValueError(f"it is no {kind}")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError("beyond 64 bits")
+        raise ValueError("it is beyond 64 bits")
     return value
+
+
+def _number(value: Any) -> float:
+    return float(_checked(value, (int, float)))  # Arrow refuses whole numbers that a double only has about
 
 
 def _moment(value: str) -> datetime:
     found = datetime.fromisoformat(value)
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)

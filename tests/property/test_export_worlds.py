@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -115,7 +115,7 @@ def export(server: Server, folder: Path) -> int:
     server.begin = not list(folder.glob("audit/*/audit.*"))
     if server.begin:
         rmtree(folder / "gaps", ignore_errors=True)
-    report = Export(cast("Any", bus_on(server)), folder, ["audit"], format="jsonl", rows=server.chance.choice((1, 4, 100)))
+    report = Export(bus_on(server), folder, ["audit"], format="jsonl", rows=server.chance.choice((1, 4, 100)))
     with suppress(ExportGap):
         asyncio.run(report.run())
     return len(report.report.gaps)

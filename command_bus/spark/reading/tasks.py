@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType
 
 from command_bus.errors import InvalidSettings
+from command_bus.export.columns import gc_paused
 from command_bus.export.pages import STREAMS, page_batch
 from command_bus.export.typed import TypedColumns
 from command_bus.spark.options import ReadOptions
@@ -22,7 +23,6 @@ from command_bus.spark.reading.spans import Span, pack_spans, rows_per_task, spl
 from command_bus.spark.reading.views import schema_of
 from command_bus.spark.target import PLANNING_PATIENCE, Target, TargetConnection, connection_to
 from command_bus.spark.writing.command_lookup import typed_columns
-from command_bus.spark.writing.encoder import gc_paused
 from command_bus.transport.ports.kept_streams import KeptStream, KeptStreams
 
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from command_bus.export.columns import batch_of, reject_row
+from command_bus.export.columns import batch_of, gc_paused, reject_row
 from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.reading.views import schema_of
 from command_bus.spark.writing.columns import map_in_arrow
-from command_bus.spark.writing.encoder import gc_paused
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.task_results import PartitionResult, RowReject, Summary, permanent_reject
 from command_bus.spark.writing.writer import WritePlan

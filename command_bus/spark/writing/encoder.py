@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any
 
@@ -28,18 +26,6 @@ _Kind = tuple[str, Priority | None]
 """A wire name, and the priority that rows name."""
 
 _MOST_ROWS = 20_000  # packed at a time
-
-
-@contextmanager
-def gc_paused() -> Generator[None]:
-    """Pause the cyclic garbage collector: it would scan a batch's many small objects, which are in no cycle, again and again."""
-    active = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if active:
-            gc.enable()
 
 
 class BatchEncoder:

@@ -24,13 +24,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from command_bus.errors import InvalidSettings
+from command_bus.export.columns import gc_paused
 from command_bus.spark.errors import without_spark_frames
 from command_bus.spark.options import WriteOptions
 from command_bus.spark.target import PLANNING_PATIENCE, Target, connection_to
 from command_bus.spark.writing.columns import map_in_arrow
 from command_bus.spark.writing.command_encoder import Packed
 from command_bus.spark.writing.command_lookup import command_mappings, mapper_of, planned
-from command_bus.spark.writing.encoder import BatchEncoder, gc_paused
+from command_bus.spark.writing.encoder import BatchEncoder
 from command_bus.spark.writing.fingerprint import Fingerprint, check_same_rows, ids_digest
 from command_bus.spark.writing.partition import PartitionDispatcher
 from command_bus.spark.writing.task_results import (

@@ -272,7 +272,7 @@ class Recorded(RedisKeptStreams):
     def __init__(self, *times: int) -> None:
         self.times = sorted(times)
 
-    async def ends(self, dispatch_id: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
+    async def ends(self, name: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
         at_least = int(low.partition("-")[0])
         below = int(high[1:].partition("-")[0]) if high.startswith("(") else int(high.partition("-")[0]) + 1
         found = [time for time in self.times if at_least <= time < below]
