@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _LUA = "transport/redis/lua"
 _REDIS = "transport/redis"
+_WORLDS = "tests/property/test_export_worlds.py"
 
 OPERATING = (
     Mutant(
@@ -90,5 +91,40 @@ OPERATING = (
         "return length - #redis.pcall('XRANGE', box, '-', '(' .. message, 'COUNT', 100)",
         "return length - 0 * #redis.pcall('XRANGE', box, '-', '(' .. message, 'COUNT', 100)",
         "tests/conformance/operating/test_recount.py",
+    ),
+    Mutant(
+        "export: rows that a file has are written again",
+        "export/files.py",
+        "        if not over:\n",
+        "        if over or not over:\n",
+        _WORLDS,
+    ),
+    Mutant(
+        "export: a server that has changed is not read again",
+        "export/exporter.py",
+        "        if is_new := before.lineage != lineage:",
+        "        if is_new := False and before.lineage != lineage:",
+        _WORLDS,
+    ),
+    Mutant(
+        "export: a file is written in its place",
+        "export/files.py",
+        '    beside = path.with_name(f".{path.name}")\n',
+        "    beside = path\n",
+        _WORLDS,
+    ),
+    Mutant(
+        "export: what was deleted within a file is not noticed",
+        "export/cursors.py",
+        "sum(each >= first for each in ids)",
+        "len(ids)",
+        _WORLDS,
+    ),
+    Mutant(
+        "export: the cursor stands still at a gap without an entry behind it",
+        "export/exporter.py",
+        "        while is_new or lost != 0 or cursor.last < until:",
+        "        while cursor.last < until:",
+        _WORLDS,
     ),
 )
