@@ -182,7 +182,7 @@ class Verdict:
     @property
     def summary(self) -> str:
         """One line."""
-        said = "clean" if self.clean else f"{len(self.findings)} findings"
+        said = "clean" if self.clean else f"{len(self.findings)} finding{'s' * (len(self.findings) != 1)}"
         return f"{self.name}: {said}, {self.killed} crashes in {self.seconds:.1f} s"
 
     @property

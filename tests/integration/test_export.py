@@ -80,10 +80,13 @@ async def run(bus: CommandBus, folder: Path, *words: str) -> Any:
 async def test_it_writes_each_row_once_and_goes_on(bus: CommandBus, tmp_path: Path) -> None:
     await note(bus, 1, 2, 3)
     done = await run(bus, tmp_path, "history", "letters", "--json")
-    assert (done.returncode, json.loads(done.stdout)) == (0, {"rows": {"history": 3, "letters": 0}, "files": 1, "gaps": []})
+    assert (done.returncode, json.loads(done.stdout)) == (
+        0,
+        {"views": [{"view": "history", "rows": 3}, {"view": "letters", "rows": 0}], "files": 1, "gaps": []},
+    )
     await note(bus, 4, -5)
     done = await run(bus, tmp_path, "history", "letters")
-    assert done.stdout.split() == ["VIEW", "ROWS", "history", "2", "letters", "1", "2", "files", "were", "written"]
+    assert done.stdout.split() == ["VIEW", "ROWS", "history", "2", "letters", "1", "new", "files:", "2"]
     assert (await run(bus, tmp_path, "history", "letters")).stdout.endswith("nothing new\n")
     rows = pq.read_table(tmp_path / "history").to_pylist()
     assert sorted((json.loads(row["payload"])["number"], row["status"], row["result"]) for row in rows) == [

@@ -104,7 +104,7 @@ def export(
         run_until_interrupted(target, following, logs=True)
         raise Exit
     report, gap = on_bus(target, lambda bus: _run(made(bus)))
-    answer = Answer({"rows": report.rows, "files": report.files, "gaps": report.gaps}, _lines(report), done=gap is None)
+    answer = Answer(_data(report), _lines(report), done=gap is None)
     if gap is not None:
         print_error(gap.message)
     return answer
@@ -129,8 +129,13 @@ async def _run(exporting: Export) -> tuple[ExportReport, ExportGap | None]:
         return exporting.report, gap
 
 
+def _data(report: ExportReport) -> dict[str, Any]:
+    views = [{"view": name, "rows": count} for name, count in report.rows.items()]
+    return {"views": views, "files": report.files, "gaps": report.gaps}
+
+
 def _lines(report: ExportReport) -> Iterator[str]:
     yield format_table(["view", "rows"], ((name, f"{count:,}") for name, count in report.rows.items()))
-    yield f"{report.files:,} files were written" if report.files else "nothing new"
+    yield f"new files: {report.files:,}" if report.files else "nothing new"
     for gap in report.gaps:
         yield f"gap: {gap.view} of shard {gap.shard} behind {gap.after}: {'perhaps some' if gap.lost is None else f'{gap.lost:,}'} lost"
