@@ -165,7 +165,7 @@ def compared(found: Any, shape: Shape, at: str) -> Iterator[tuple[str, Any]]:
         if not of:
             yield f"{at}.{key}", value
             continue
-        for each in value if many else [] if value is None else [value]:
+        for each in value or () if many else [] if value is None else [value]:
             yield from compared(each, OBJECTS[of], f"{at}.{key}")
 
 
