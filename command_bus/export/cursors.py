@@ -1,7 +1,8 @@
 """`Cursor`: the place up to which a stream is exported, and what is known of entries that were deleted before they were read.
 
 A stream is deleted from its old end. So nothing was lost as long as the entry at the cursor is there, and if it is not, the number of the
-entries that there ever were tells how many are missing.
+entries that there ever were tells how many are missing. A history in which nothing is kept any more ends with its stream, and the next one counts
+from 0: what was in the former one is not known.
 """
 
 from __future__ import annotations
@@ -66,4 +67,6 @@ def passed(cursor: Cursor, stream: KeptStream, ids: Sequence[StreamId], last: St
         last = max(last, id_before(first))
         count = stream.trimmed + sum(each >= first for each in ids)
     lost = 0 if is_kept or count is None or cursor.added is None else max(count - cursor.added - len(ids), 0)
+    if not is_kept and stream.trimmed < (cursor.added or 0):  # what was read is gone, and less than that: it is another stream
+        return cursor._replace(last=last, added=count), None
     return cursor._replace(last=last, added=count), lost

@@ -130,6 +130,8 @@ class Export:
         self._allows, self._progress = allow_gaps, progress
         self._begun = mono()
         self._works = False
+        self._seen = set[tuple[str, str, int]]()  # streams of which the last look has read all
+        self._ended = set[tuple[str, str, int]]()  # those of them that ended by themselves since then: the next ones count from 0
         if (outward := outward_of(bus.session.observer)) is not None:
             outward.exports(self.figures)
 
@@ -168,6 +170,7 @@ class Export:
                     await self._pass(folder)
                 except TransportUnavailable as error:
                     self._works = False
+                    self._seen.clear()
                     _log.warning("not exported, to be tried again: %s", error.message)
                 await asyncio.sleep(max(every - (mono() - begun), 0.1))
 
@@ -194,13 +197,16 @@ class Export:
 
     async def _export(self, folder: ExportFolder, shown: Exported, name: str, shard: int) -> None:
         """Write what one stream has now."""
-        files = folder.stream(VIEWS[shown], shown, _label(shown, name), shard)
+        key, files = (shown, name, shard), folder.stream(VIEWS[shown], shown, _label(shown, name), shard)
         reader = StreamReader(self.bus.transport.operator.kept, VIEWS[shown], name, shard, files.fresh, self._rows)
         lineage = await reader.lineage()
         stream = await reader.look()
         if stream is None:
+            self._ended |= {key} & self._seen
             return
         until, before = stream_id(stream.last), files.cursor or Cursor(self._since, None, lineage)
+        if key in self._ended and before.added is not None:
+            before = before._replace(added=0)
         cursor, lost = passed(before, stream, [], before.last)
         if is_new := before.lineage != lineage:  # what the server has lost may come again, under ids below
             again = max(before_ms(before.last.ms - _AGAIN_MS), files.begin)
@@ -215,6 +221,8 @@ class Export:
             if self._progress is not None:
                 self._progress(self.report)
             cursor, is_new, lost = read.cursor._replace(number=read.cursor.number + 1), False, 0
+        self._seen.add(key)
+        self._ended.discard(key)
 
     def _note(
         self, folder: ExportFolder, shown: Exported, reader: StreamReader, cursor: Cursor, until: StreamId, lost: int | None
@@ -222,9 +230,9 @@ class Export:
         if lost == 0:
             return
         gap = Gap(shown, reader.shard, str(cursor.last), str(until), lost)
-        many = "an unknown number of" if lost is None else f"{lost:,}"
-        _log.error(
-            "%s entries of %s were deleted in shard %d before they were read, behind %s", many, shown, gap.shard, gap.after
+        many, level = ("perhaps some", logging.WARNING) if lost is None else (f"{lost:,}", logging.ERROR)
+        _log.log(
+            level, "%s entries of %s were deleted in shard %d before they were read, behind %s", many, shown, gap.shard, gap.after
         )
         folder.note_gap(_label(shown, reader.name), gap.shard, cursor.last, asdict(gap))
         self.report.gaps.append(gap)

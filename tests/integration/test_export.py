@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from command_bus import Command, CommandBus, EntityId, Envelope, HandlerRegistry, History
 from command_bus.embedded import EmbeddedServer
@@ -25,6 +26,8 @@ from tests.program import run_program
 from tests.topologies.node import Node, free_ports, until
 
 pq = pytest.importorskip("pyarrow.parquet")
+
+from command_bus.export import Export  # noqa: E402 - after the skip
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,6 +133,32 @@ async def test_what_was_deleted_unread_is_told_once(bus: CommandBus, tmp_path: P
     text = "entries were deleted before they were read"
     assert found == [f"{text}: {gap}", f"history of shard 0: 10 {text}"]
     assert (await run(bus, tmp_path, "history", "--allow-gaps")).returncode == 0
+
+
+async def test_a_history_that_has_ended_meanwhile_is_a_gap_unless_somebody_saw_it(bus: CommandBus, tmp_path: Path) -> None:
+    """Behind its age Redis deletes all of a history, and the number of entries that there were with it."""
+
+    async def end(*unread: int) -> None:
+        await note(bus, *unread)
+        async with Redis.from_url(bus.url) as client:
+            await client.delete(f"{{{bus.settings.namespace}:0}}:history", f"{{{bus.settings.namespace}:0}}:history:ids")
+
+    seeing, later = Export(bus, tmp_path / "seeing"), Export(bus, tmp_path / "later")
+    await note(bus, 1, 2, 3)
+    await seeing.run()
+    await later.run()
+    await end()
+    await seeing.run()
+    await note(bus, 4)
+    assert (await seeing.run()).gaps == []
+    await end(5)
+    await note(bus, 6)
+    [gap] = (await later.run()).gaps
+    assert (gap.view, gap.lost) == ("history", None)
+    assert len((await later.run()).gaps) == 1
+    for folder, numbers in (("seeing", {1, 2, 3, 4}), ("later", {1, 2, 3, 6})):
+        found = [json.loads(row["payload"])["number"] for row in pq.read_table(tmp_path / folder / "history").to_pylist()]
+        assert sorted(found) == sorted(numbers)
 
 
 @pytest.mark.parametrize(
