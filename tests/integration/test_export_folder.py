@@ -11,15 +11,17 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from shutil import rmtree
 from typing import Any, get_args
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import BusyLoadingError
 
 from command_bus import Command, CommandBus, EntityId, HandlerRegistry, History
 from command_bus.embedded import EmbeddedServer
-from command_bus.errors import InvalidSettings
+from command_bus.errors import InvalidSettings, UnsuitableServer
 from tests.topologies.node import until
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -81,6 +83,20 @@ async def test_a_new_disk_and_what_foreign_clients_wrote_are_no_obstacle(bus: Co
         assert (await Export(bus, tmp_path / suffix, format=suffix).run()).rows == {"history": 3}
     rows = [(row["status"], row["finished_at"] is None) for row in exported(tmp_path / "parquet")]
     assert rows == [("completed", False), ("unreadable", True), ("unreadable", True)]
+
+
+async def test_a_key_of_another_type_is_told_and_a_server_that_loads_is_waited_for(
+    bus: CommandBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await note(bus, "a")
+    reading = "command_bus.transport.redis.kept_streams._stream"
+    real, errors = resolve_name(reading), [BusyLoadingError("LOADING Redis is loading the dataset in memory")]
+    monkeypatch.setattr(reading, lambda *answers: real(errors.pop(), 0) if errors else real(*answers))
+    assert (await Export(bus, tmp_path).run()).rows == {"history": 1}
+    async with Redis.from_url(bus.url) as client:
+        await client.set(f"{{{bus.settings.namespace}:0}}:history", "a text")
+    with pytest.raises(UnsuitableServer, match="a value of another type"):
+        await Export(bus, tmp_path).run()
 
 
 @pytest.mark.parametrize("place", ["history", "history/shard=0", "gaps"])

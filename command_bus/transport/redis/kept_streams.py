@@ -58,10 +58,11 @@ class RedisKeptStreams(RetryingRequests, KeptStreams):
             for key in keys:
                 pipeline.xinfo_stream(key)
                 pipeline.pttl(key)
-            return await pipeline.execute(raise_on_error=False)
+            answers = await pipeline.execute(raise_on_error=False)
+            return [_stream(*pair) for pair in zip(answers[::2], answers[1::2], strict=True)]  # an error is one of this request
 
-        answers = await self._ask(self._keys.shards[shard], read)
-        return [_stream(*pair) for pair in zip(answers[::2], answers[1::2], strict=True)]
+        found: list[KeptStream | None] = await self._ask(self._keys.shards[shard], read)
+        return found
 
     async def ends(self, name: str, shard: int, low: str, high: str) -> tuple[str, str] | None:
         key = self._key(name, shard)
