@@ -64,7 +64,8 @@ def about(folder: Path) -> dict[str, Any]:
 
 def files_in(folder: Path, name: str) -> list[_File]:
     """Return the files of a stream, by their numbers."""
-    found = (_file(path) for path in folder.glob(f"{name}.*"))
+    # Not by `glob`, which passes over a folder that it may not read.
+    found = (_file(path) for path in folder.iterdir() if path.name.startswith(f"{name}."))
     return sorted((each for each in found if each is not None), key=lambda each: each.number)
 
 

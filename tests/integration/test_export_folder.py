@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import resource
@@ -109,6 +110,25 @@ async def test_what_stands_in_the_way_is_told(bus: CommandBus, tmp_path: Path, p
         act = partial(folder.note_gap, "history", 0, BEGINNING, {}) if place == "gaps" else partial(folder.stream, *STREAM)
         with pytest.raises(InvalidSettings, match=f"cannot export to {tmp_path}: .*{place}"):
             act()
+
+
+async def test_a_folder_that_may_not_be_read_is_no_empty_one(
+    bus: CommandBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows would be exported again."""
+
+    def denied(folder: Any = ".") -> Any:
+        if str(folder).endswith("shard=0"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scan(folder)
+
+    await note(bus, "a")
+    await Export(bus, tmp_path).run()
+    scan, names = os.scandir, os.listdir
+    monkeypatch.setattr(os, "scandir", denied)
+    monkeypatch.setattr(os, "listdir", lambda folder=".": denied(folder) and names(folder))
+    with pytest.raises(InvalidSettings, match="Permission denied"):
+        await Export(bus, tmp_path).run()
 
 
 @pytest.mark.parametrize("suffix", get_args(Format))
