@@ -159,7 +159,7 @@ class ExportFolder:
         self.close()
 
     def close(self) -> None:
-        """Let another exporter in, behind a write that goes on in its thread although nobody waits for it any more."""
+        """Let another exporter in, behind a write that goes on in its thread although its waiter is gone."""
         with self._writes:
             self._lock.close()
 

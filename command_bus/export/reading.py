@@ -16,7 +16,7 @@ from command_bus.transport.ports.kept_streams import KeptStream, KeptStreams
 
 _PAGE_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20
-# Nobody knows how large the next entries are: each may be as large as a payload.
+# It is not known how large the next entries are: each may be as large as a payload.
 _FIRST_PAGE: Final = 10
 _GROWTH: Final = 4
 _LONGEST_PAGE: Final = 1_000
