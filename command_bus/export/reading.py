@@ -80,7 +80,7 @@ class StreamReader:
                 batches.append(await asyncio.to_thread(self._batch, page))
             ids += map(stream_id, page[0])
             last, size = ids[-1], size + sum(sizes)
-            self._page = min(_PAGE_BYTES // max(sizes) + 1, self._page * _GROWTH, _LONGEST_PAGE)
+            self._page = min(_PAGE_BYTES // max(*sizes, 1) + 1, self._page * _GROWTH, _LONGEST_PAGE)
         stream = await self.look()
         following, lost = (cursor._replace(last=last), 0) if stream is None else passed(cursor, stream, ids, last)
         return FileRead(batches, following, lost)

@@ -22,7 +22,8 @@ SMALL, LARGE = b"-" * 200, b"-" * (8 << 20)
 class Entries:
     """A stream with entries of given values, which remembers what was asked."""
 
-    def __init__(self, values: Sequence[bytes]) -> None:
+    def __init__(self, values: Sequence[bytes], field: bytes = b"r") -> None:
+        self.field = field
         self.values, self.asked, self.given = values, list[int](), list[int]()
 
     async def page(self, name: str, shard: int, after: str, until: str, count: int) -> StreamPage:
@@ -30,7 +31,7 @@ class Entries:
         values = self.values[begin : begin + count]
         self.asked.append(count)
         self.given.append(sum(map(len, values)))
-        return [b"%d-0" % (begin + at + 1) for at in range(len(values))], [[b"r", value] for value in values]
+        return [b"%d-0" % (begin + at + 1) for at in range(len(values))], [[self.field, value] for value in values]
 
     async def streams(self, wanted: object) -> list[KeptStream | None]:
         return [KeptStream(len(self.values), len(self.values), "1-0", f"{len(self.values)}-0")]
@@ -63,3 +64,10 @@ def test_small_entries_are_read_by_the_thousand(monkeypatch: pytest.MonkeyPatch)
     read = asyncio.run(reader.read(Cursor(BEGINNING, 0, "0"), StreamId(20_000, 0)))
     assert (read.cursor.added, read.lost) == (20_000, 0)
     assert len(entries.asked) < 26
+
+
+def test_an_entry_without_a_byte_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any client may have written it."""
+    monkeypatch.setattr(reading, "page_batch", lambda *_: None)
+    reader = StreamReader(cast("Any", Entries([b""] * 3, b"")), "audit", "audit", 0, lambda batch: batch, 10)
+    assert asyncio.run(reader.read(Cursor(BEGINNING, 0, "0"), StreamId(3, 0))).cursor.added == 3
