@@ -192,7 +192,7 @@ def _drop(_record: logging.LogRecord) -> bool:
 
 def _end_threads(before: set[threading.Thread]) -> None:
     """Wait for handlers that still run in threads of a run: their effects must not be those of the next."""
-    for thread in set(threading.enumerate()) - before:
+    for thread in (each for each in threading.enumerate() if each not in before):
         frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - shows whether it is idle
         if thread.name == "command_bus.handler" and frame is not None and frame.f_code.co_name != "_work":
             thread.join(_THREAD)

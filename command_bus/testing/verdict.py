@@ -240,7 +240,7 @@ def differences(expected: Outcome, found: Outcome) -> Iterator[tuple[Kind, str, 
 
 def _reordered(expected: Sequence[Effect], found: Sequence[Effect]) -> Iterator[str]:
     """Yield, for each entity, the effects that changed places; over all entities there is no order."""
-    for entity in {effect.entity for effect in expected if effect.entity is not None}:
+    for entity in dict.fromkeys(effect.entity for effect in expected if effect.entity is not None):
         lines = [dict.fromkeys(each.text for each in effects if each.entity == entity) for effects in (expected, found)]
         before, after = ([text for text in line if text in lines[0] and text in lines[1]] for line in lines)
         if before != after:

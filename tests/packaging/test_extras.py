@@ -50,6 +50,16 @@ PROGRAMS = {
         except MissingExtra:
             pass
         """,
+    "export": """
+        import asyncio, sys, tempfile
+        from command_bus import CommandBus
+        from command_bus.export import Export
+        async def main():
+            async with CommandBus(sys.argv[1], namespace=sys.argv[2]) as bus:
+                with tempfile.TemporaryDirectory() as folder:
+                    assert (await Export(bus, folder).run()).gaps == []
+        asyncio.run(main())
+        """,
     "di": """
         from command_bus.container import Container
         Container().bus()

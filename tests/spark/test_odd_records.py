@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from command_bus.export.columns import batch_of, reject_row
 from command_bus.serialization.odd_values import odd_values
-from command_bus.spark.reading.views import batch_of, reject_row
 from command_bus.spark.writing.fingerprint import Fingerprint, rows_of_summary
 from command_bus.spark.writing.task_results import PartitionResult, read_summary
 

@@ -45,6 +45,7 @@ WORDS = {
     "dlq discard": ("0-1-0",),
     "dlq purge": ("--all",),
     "events follow": (),
+    "export": ("history", "--to", "ledger"),
     "webhooks put": ("crm", "https://crm.example", "--kind", "completed"),
     "webhooks remove": ("crm",),
     "webhooks pause": ("crm",),

@@ -22,6 +22,8 @@ ELSEWHERE = {
     "command_bus.dashboard.acts.letters": "for the names of changed fields; `read_json` has to take the payload",
     "command_bus.dashboard.pages.commands": "what it has written itself",
     "command_bus.spark.options": "takes texts only",
+    "command_bus.export.files": "what an export has written",
+    "command_bus.export.typed": "what the batch itself has written",
     "command_bus.spark.writing.dry_run": "of a task",
     "command_bus.spark.writing.writer": "of a task",
     "command_bus.spark.writing.task_results": "of this task",

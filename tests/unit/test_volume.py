@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tests.unit.syntax import FILES, trees
 
 FILES_AT_MOST = 477
-TOKENS_AT_MOST = 560_600  # of code, without docstrings and comments
+TOKENS_AT_MOST = 560_700  # of code, without docstrings and comments
 PROTOCOLS_AT_MOST = 61
 NO_CODE = {
     tokenize.COMMENT,
