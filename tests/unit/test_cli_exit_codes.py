@@ -132,6 +132,8 @@ def test_the_program_s_help_lists_shared_exit_codes(capsys: pytest.CaptureFixtur
 def test_no_server_exits_with_4(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if name == "export":  # it says first that the package is missing
+        pytest.importorskip("pyarrow")
     monkeypatch.setenv("COMMAND_BUS_DISPATCH_TIMEOUT", "0.05")
     monkeypatch.chdir(tmp_path)
     Path("tokens.toml").write_text(f'[ops]\ntoken = "{hash_token(new_token())}"\nrights = ["*"]\n')
