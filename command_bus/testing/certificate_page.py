@@ -78,7 +78,7 @@ def _counts(verdict: Data) -> str:
 def _text(finding: Data) -> str:
     where = finding["where"]
     line = f" {_relative(where[0])}:{where[1]} `{where[3]}`" if where else ""
-    return f"{finding['command']}: {finding['kind']} {finding['what']}.{line} ({finding['first']}; {finding['places']} places.) {finding['mend']}"
+    return f"{finding['command']}: {finding['kind']} {finding['what']}.{line} ({finding['first']}; places: {finding['places']}.) {finding['mend']}"
 
 
 def _relative(file: str) -> str:

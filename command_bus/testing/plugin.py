@@ -149,7 +149,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for verdict in found:
         terminalreporter.write_line(verdict["summary"])
     terminalreporter.write_line(
-        f"{len(found)} certificates in {path}" if found else "no test asked for one: nothing was certified"
+        f"certificates in {path}: {len(found)}" if found else "no test asked for one: nothing was certified"
     )
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in github_lines(found):

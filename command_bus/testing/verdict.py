@@ -125,7 +125,7 @@ class Finding:
 
     def __str__(self) -> str:
         at = f" by {self.where}" if self.where is not None and self.kind == "repeated" else ""
-        return f"{self.command}: {self.kind} {self.what}{at}; {self.first} ({self.places} places). {self.mend}"
+        return f"{self.command}: {self.kind} {self.what}{at}; {self.first} (places: {self.places}). {self.mend}"
 
 
 @dataclass(slots=True)
