@@ -118,7 +118,10 @@ def _further(rows: Any, encrypted: list[bool]) -> dict[str, Any]:
             if type(value) is tuple:
                 others[index] = json_text(value)
             elif type(value) is bytes:
-                envelope = unpack_envelope(value, LIMITS)
+                try:
+                    envelope = unpack_envelope(value, LIMITS)
+                except Undecodable:  # of a later release: the end itself can be read
+                    continue
                 encrypted[index] |= bool(envelope.flags & ENCRYPTED)
                 payloads[index] = None if envelope.flags & ENCRYPTED else packed_json(envelope.payload)
     return {"others": others, "payload": payloads, "encrypted": encrypted}

@@ -49,7 +49,7 @@ VIEWS: Final[dict[str, View]] = {
     "letters": "deadLetters",
 }
 _AGAIN_MS: Final = 3_600_000
-"""How far below the cursor is read again behind a failover or a restart."""
+"""The time below the cursor that is read again behind a failover or a restart."""
 
 
 @dataclass(frozen=True, slots=True)

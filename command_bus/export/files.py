@@ -91,7 +91,7 @@ class StreamFolder:
 
     @property
     def cursor(self) -> Cursor | None:
-        """Where to go on; None if nothing is exported yet."""
+        """The place to go on; None if nothing is exported yet."""
         return self._files[-1].cursor if self._files else None
 
     @property

@@ -169,12 +169,12 @@ class KeptHistory(NamedTuple):
 
     @property
     def payload(self) -> bool:
-        """Whether the command's payload is kept."""
+        """True if the command's payload is kept."""
         return bool(self.beside & 1)
 
     @property
     def steps(self) -> bool:
-        """Whether the steps of a durable command are kept."""
+        """True if the steps of a durable command are kept."""
         return bool(self.beside & 2)
 
     @property

@@ -149,7 +149,7 @@ _TIMES: Mapping[str, StepKind] = {
 
 
 def _place(field: str) -> tuple[str, StepKind, str]:
-    """Return under what a field is told: a key, kind and name. The fields of one call are told together."""
+    """Return the step that a field belongs to: a key, kind and name. The fields of one call belong together."""
     letter, _, what = field.partition(":")
     if letter == "x":
         return field, "step", what.rpartition("~")[0].rpartition("~")[0]
@@ -177,7 +177,7 @@ class _Reader:
         self._protection = None if protection is None or protection.cipher is None else protection
 
     def read(self, step: StoryStep, field: str, value: bytes) -> StoryStep:
-        """Return what is told with one more field of it."""
+        """Return the step with one more of its fields."""
         letter = field.partition(":")[0]
         try:
             match letter:

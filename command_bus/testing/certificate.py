@@ -108,7 +108,7 @@ class Case:
     workers: int
     fakes: set[CodeType] = field(default_factory=set[CodeType])
     described: dict[tuple[int, int], dict[str, bytes]] = field(default_factory=dict[tuple[int, int], dict[str, bytes]])
-    """What workers announce of their commands, which takes longer than a run."""
+    """The announcements of commands, made once: to make them takes longer than a run."""
     names: tuple[str, ...] = ()
     files: frozenset[str] = frozenset()
 
@@ -289,7 +289,7 @@ class Trial(TestBus, Witness):
             self.lines.leave()
 
     def _before(self, frame: FrameType) -> None:
-        """Be told of a line that is about to run, and kill its process if that is planned.
+        """Receive a line that is about to run, and kill its process if that is planned.
 
         Raises:
             KilledError: Its process is dead.

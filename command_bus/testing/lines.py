@@ -66,7 +66,7 @@ class MonitoredLines(Lines):
         monitoring.register_callback(self._tool, monitoring.events.PY_START, self._begins)
         monitoring.register_callback(self._tool, monitoring.events.LINE, self._line)
         monitoring.set_events(self._tool, monitoring.events.PY_START)
-        monitoring.restart_events()  # what an earlier tool of this number was not told of again
+        monitoring.restart_events()  # events that an earlier tool of this number has switched off
 
     def stop(self) -> None:
         for code in self._seen:

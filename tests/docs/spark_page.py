@@ -92,6 +92,21 @@ _TYPE = "its type; NULL if it has no entity"
 _ENTITY = "its id, as text"
 _ACCEPTED = "when the server accepted it"
 
+_END = {
+    "attempt": "its last attempt; 0 if it never started",
+    "worker": "the worker that settled it",
+    "accepted_at": _ACCEPTED,
+    "started_at": "its first start; NULL if it never started",
+    "finished_at": "when it was settled, by the server's clock",
+    "fence": "the fence of its last start; grows with every start in its shard",
+    "message": "its id in its mailbox: the order of acceptance within its entity",
+    "error_type": "the exception's type; for a rejection, its code",
+    "error_message": "the text of either",
+    "result": "the handler's result, [as JSON](../wire-format.md#json); for a rejection, its details",
+    "other": "the command that it was folded into or that took its place; else NULL",
+}
+"""Columns of outcomes and of ends."""
+
 _MEANING: dict[View, dict[str, str]] = {
     "outcomes": {
         "dispatch_id": _DISPATCH,
@@ -101,17 +116,7 @@ _MEANING: dict[View, dict[str, str]] = {
         "entity": _ENTITY,
         "status": "`completed`, `rejected` (by the handler), `expired`, `cancelled`, `discarded`, `folded` (into another row or command), "
         "`superseded` (by a later one); `dead_lettered` and `parked`, which a replay may follow; `unreadable`: written by a later version",
-        "attempt": "its last attempt; 0 if it never started",
-        "worker": "the worker that settled it",
-        "accepted_at": _ACCEPTED,
-        "started_at": "its first start; NULL if it never started",
-        "finished_at": "when it was settled, by the server's clock",
-        "fence": "the fence of its last start; grows with every start in its shard",
-        "message": "its id in its mailbox: the order of acceptance within its entity",
-        "error_type": "the exception's type; for a rejection, its code",
-        "error_message": "the text of either",
-        "result": "the handler's result, [as JSON](../wire-format.md#json); for a rejection, its details",
-        "other": "the command that it was folded into or that took its place; else NULL",
+        **_END,
         "shard": "the shard of its entity",
         "entry": "the id of this outcome within the shard; later ones are greater",
     },
@@ -189,17 +194,7 @@ _MEANING: dict[View, dict[str, str]] = {
         "entity_type": _TYPE,
         "entity": _ENTITY,
         "status": "as of `outcomes`",
-        "attempt": "its last attempt; 0 if it never started",
-        "worker": "the worker that settled it",
-        "accepted_at": _ACCEPTED,
-        "started_at": "its first start; NULL if it never started",
-        "finished_at": "when it was settled, by the server's clock",
-        "fence": "the fence of its last start; grows with every start in its shard",
-        "message": "its id in its mailbox: the order of acceptance within its entity",
-        "error_type": "the exception's type; for a rejection, its code",
-        "error_message": "the text of either",
-        "result": "the handler's result, [as JSON](../wire-format.md#json); for a rejection, its details",
-        "other": "the command that it was folded into or that took its place; else NULL",
+        **_END,
         "others": "its further entities as `[[type, id], …]`; NULL if it has none",
         "payload": "its fields as JSON, if its history keeps the payload; else NULL",
         "encrypted": "whether its result or its payload is encrypted, and so NULL",

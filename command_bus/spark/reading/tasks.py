@@ -79,7 +79,7 @@ class ReadPlan:
 
     @property
     def reader(self) -> KeptStreams:
-        """What reads the streams of the view."""
+        """The reader of the streams of the view."""
         transport = self.connection.transport
         return transport.operator.kept if self.options.view in STREAMS else transport.bulk.outcomes
 

@@ -117,7 +117,7 @@ class Witness:
     """An onlooker of worker processes, who may kill one at any of these moments."""
 
     def sends(self, process: Process, requests: Sequence[Args]) -> None:
-        """Be told of requests that are about to travel together."""
+        """Receive requests that are about to travel together."""
 
     def has_answer(self, process: Process, requests: Sequence[Args]) -> None:
         """Be told that they were executed, before the process learns it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -94,6 +95,13 @@ class TestSchemas:
             "worker:string,accepted_at:timestamp,started_at:timestamp,finished_at:timestamp,fence:bigint,message:string,"
             "error_type:string,error_message:string,result:string,other:string,shard:int,entry:string>"
         )
+
+
+def test_a_payload_that_cannot_be_read_costs_no_end_its_row():
+    end = OutcomeRecord.unpack(record(Completed(pack(1))))
+    packed = replace(end, envelope=b"\xc1").pack()
+    [row] = ends_batch("history", "history", 0, ([b"5-0"], [[b"r", packed]])).to_pylist()
+    assert (row["status"], row["result"], row["payload"]) == ("completed", "1", None)
 
 
 class TestOutcomes:
